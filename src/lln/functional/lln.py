@@ -1,0 +1,260 @@
+"""Linear Log-Normal attention (Eq. 8 and 9), O(N · D · E), exact at any scale of its inputs.
+
+    P_ij = Σ_c exp(α q_ic + β k_jc) / Σ_l Σ_c exp(α q_ic + β k_lc)
+
+**Bidirectional: two softmaxes.** With z_c = log Σ_j exp(β k_jc), A = softmax_c(α q + z) and
+B = softmax_j(β k), P = A Bᵀ: every number is in [0, 1], there is no eps, and a padded key is
+β k = −inf. Its backward is four products and is written out.
+
+**Causal and packed: chunks with peaks.** Every exponential is taken relative to the largest
+exponent that its row sees, so an outlier key neither overflows nor, being in the future, touches
+the past. Within a chunk, what a query sees is tiled by halves: the second half of every node reads
+its first half, for nodes of two tokens, four, and so on up to the chunk.
+
+α and β are arguments; `lln.matching` finds them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lln.functional.checks import check_attention, check_power_of_two
+from lln.functional.chunked import attend_causal, attend_packed
+from lln.functional.precision import no_autocast, or_zero, upcast
+from lln.functional.prefix import Sums
+from lln.functional.softmax import blank
+
+Factor = float | Tensor
+
+
+def lln_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Factor,
+    beta: Factor,
+    *,
+    key_mask: Tensor | None = None,
+    causal: bool = False,
+    cu_seqlens: Tensor | None = None,
+    key_shift: Tensor | None = None,
+    chunk_size: int = 64,
+) -> Tensor:
+    """LLN attention for given α and β.
+
+    Args:
+        q: `(B, H, N_q, D)`.
+        k: `(B, H_kv, N_k, D)`, H a multiple of H_kv.
+        v: `(B, H_kv, N_k, E)`.
+        alpha: a number, or a tensor that broadcasts to `(B, H)` (packed: `(S, H)`).
+        beta: a number, or a tensor that broadcasts to `(B, H_kv)` (packed: `(S, H_kv)`).
+        key_mask: `(B, N_k)` bool, True = keep. Padding may hold anything, NaN included.
+        causal: query i sees the keys up to i + N_k − N_q (aligned bottom-right).
+        cu_seqlens: `(S + 1,)` bounds of sequences packed into one row; tokens outside get 0.
+        key_shift: broadcasts to `(B, H_kv, D)` (packed: `(S, H_kv, D)`), subtracted from every
+            key. Softmax attention would not notice, LLN does (see `lln.matching`).
+        chunk_size: tokens per chunk of the causal and packed forms, a power of two; changes
+            nothing but speed.
+
+    Returns:
+        `(B, H, N_q, E)`, in q's dtype. A query that sees no key gets 0. A NaN in a real token
+        reaches the queries of its own sequence and head that see it, and no others.
+    """
+    check_attention(q, k, v, key_mask=key_mask, cu_seqlens=cu_seqlens)
+    check_power_of_two("chunk_size", chunk_size)
+    if k.shape[2] == 0:
+        return q.new_zeros(*q.shape[:3], v.shape[3])
+    with no_autocast(q.device):
+        dtype, q, k, v = q.dtype, upcast(q), upcast(k), upcast(v)
+        if causal or cu_seqlens is not None:
+            log_q, log_k, v = log_features(q, k, v, alpha, beta, key_mask, cu_seqlens, key_shift)
+            if cu_seqlens is None:
+                out, _ = attend_causal(LogKernel(), log_q, log_k, v, chunk_size)
+            else:
+                out = attend_packed(
+                    LogKernel(), log_q, log_k, v, chunk_size, cu_seqlens, causal
+                )
+        else:
+            out = _bidirectional(q, k, v, alpha, beta, key_mask, key_shift)
+    return out.to(dtype)
+
+
+def log_features(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Factor,
+    beta: Factor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    key_shift: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log Φ(q) = α q − β shift, log Φ(k) = β k (−inf at padding), and v (0 at padding)."""
+    rows = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    alpha, beta, offset = _factors(q, k, rows, alpha, beta, key_shift)
+    log_q = q * _per_token(alpha.unsqueeze(-1), cu_seqlens, q)
+    log_k = k * _per_token(beta.unsqueeze(-1), cu_seqlens, k)
+    if offset is not None:
+        offset = offset.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        log_q = log_q + _per_token(offset, cu_seqlens, q)
+    if key_mask is not None:
+        log_k = log_k.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+        v = blank(v, key_mask)
+    return log_q, log_k, v
+
+
+def _factors(
+    q: Tensor, k: Tensor, rows: int, alpha: Factor, beta: Factor, key_shift: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """α `(rows, H)`, β `(rows, H_kv)` and −β · shift `(rows, H_kv, D)`, checked."""
+    (heads, _, dim), kv_heads = q.shape[1:], k.shape[1]
+    alpha = _expand("alpha", alpha, (rows, heads), q)
+    beta = _expand("beta", beta, (rows, kv_heads), q)
+    if key_shift is None:
+        return alpha, beta, None
+    shift = _expand("key_shift", key_shift, (rows, kv_heads, dim), q)
+    return alpha, beta, -beta.unsqueeze(-1) * shift
+
+
+def _expand(name: str, x: Factor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    x = torch.as_tensor(x, dtype=like.dtype, device=like.device)
+    try:
+        return x.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must broadcast to {shape}, got shape {tuple(x.shape)}"
+        ) from None
+
+
+def _per_token(x: Tensor, cu_seqlens: Tensor | None, like: Tensor) -> Tensor:
+    """A value per sequence `(rows, H, X)` as one per token: `(B, H, 1, X)` or `(1, H, N, X)`."""
+    if cu_seqlens is None:
+        return x.unsqueeze(2)
+    position = torch.arange(like.shape[2], device=like.device)
+    sequence = torch.searchsorted(cu_seqlens.long(), position, right=True) - 1
+    return x[sequence.clamp(0, x.shape[0] - 1)].transpose(0, 1).unsqueeze(0)
+
+
+class LogKernel:
+    """κ(q, k) = Σ_c exp(q_c + k_c), given the logarithms of the features."""
+
+    blank = -torch.inf
+
+    def sums(self, k: Tensor, v: Tensor) -> Sums:
+        """Σ_j exp(k_j) v_jᵀ with the largest k per feature as its peak."""
+        peak = k.detach().amax(-2)
+        return Sums(peak, (k - or_zero(peak).unsqueeze(-2)).exp().mT @ v)
+
+    def read(self, q: Tensor, sums: Sums) -> Tensor:
+        """exp(q_i) · sums, relative to the row's largest exponent."""
+        peak = sums.peak.unsqueeze(-2)
+        top = (q.detach() + peak).amax(-1, keepdim=True)
+        return (q + peak - or_zero(top)).exp() @ sums.total
+
+    def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
+        """The same over `before` and the chunk's own keys up to each row's position."""
+        n, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
+        with torch.no_grad():
+            peak = before.peak.unsqueeze(-2)
+            seen = torch.maximum(k.cummax(-2).values, peak)  # (..., n, D)
+            top = (q.unflatten(-2, (n, groups)) + seen.unsqueeze(-2)).amax(-1, keepdim=True)
+            top = or_zero(top).flatten(-3, -2)  # (..., n · G, 1)
+        return (q + peak - top).exp() @ before.total + self._own_chunk(q - top, k) @ v
+
+    def _own_chunk(self, q: Tensor, k: Tensor) -> Tensor:
+        """Lower triangular weights `(..., n · G, n)`, n a power of two, built from the bottom up."""
+        n, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
+        k = k.unflatten(-2, (n, 1))  # n nodes of one token: (..., n, 1, D)
+        q = q.unflatten(-2, (n, groups))  # (..., n, G, D)
+        weight = (q + k).exp().sum(-1, keepdim=True)  # a token sees itself: (..., n, G, 1)
+        while n > 1:
+            n //= 2
+            pairs_k, pairs_q = k.unflatten(-3, (n, 2)), q.unflatten(-3, (n, 2))
+            first_k, second_q = pairs_k.select(-3, 0), pairs_q.select(-3, 1)
+            peak = first_k.detach().amax(-2, keepdim=True)
+            cross = (second_q + peak).exp() @ (first_k - or_zero(peak)).exp().mT
+            first, second = weight.unflatten(-3, (n, 2)).unbind(-3)
+            upper = torch.cat([first, torch.zeros_like(cross)], -1)
+            lower = torch.cat([cross, second], -1)
+            weight = torch.cat([upper, lower], -2)  # nodes twice as long
+            k, q = pairs_k.flatten(-3, -2), pairs_q.flatten(-3, -2)
+        return weight.squeeze(-3)
+
+
+def _bidirectional(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Factor,
+    beta: Factor,
+    key_mask: Tensor | None,
+    key_shift: Tensor | None,
+) -> Tensor:
+    batch, kv_heads = k.shape[:2]
+    alpha, beta, offset = _factors(q, k, batch, alpha, beta, key_shift)
+    alpha = alpha.unflatten(1, (kv_heads, -1))[..., None, None]  # (B, H_kv, G, 1, 1)
+    beta = beta[..., None, None]  # (B, H_kv, 1, 1)
+    offset = None if offset is None else offset[:, :, None]  # (B, H_kv, 1, D)
+    if key_mask is not None:
+        v = blank(v, key_mask)
+    # The heads of a group are further queries, so keys are shared, not repeated.
+    rows = q.unflatten(1, (kv_heads, -1))  # (B, H_kv, G, N_q, D)
+    out: Tensor = _TwoSoftmaxes.apply(rows, k, v, alpha, beta, offset, key_mask)
+    return out.flatten(1, 2)
+
+
+class _TwoSoftmaxes(torch.autograd.Function):
+    """out = A Bᵀ v. Saves A and B; autograd would save and pass over four times as much."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        alpha: Tensor,
+        beta: Tensor,
+        offset: Tensor | None,
+        key_mask: Tensor | None,
+    ) -> Tensor:
+        b = k * beta  # becomes B, up to its column sums
+        if key_mask is not None:
+            b.masked_fill_(~key_mask[:, None, :, None], -torch.inf)
+        peak = b.amax(-2, keepdim=True)
+        empty = peak == -torch.inf
+        b.sub_(or_zero(peak)).exp_()
+        columns = b.sum(-2, keepdim=True).masked_fill_(empty, 1)  # (B, H_kv, 1, D)
+        z = or_zero(peak) + columns.log()
+        # Only differences between features matter: taking off the largest z saves their digits.
+        z = z - z.amax(-1, keepdim=True)
+        if offset is not None:
+            z = z + offset
+        summary = (b.mT @ v) / columns.mT  # Bᵀ v: (B, H_kv, D, E)
+        a = torch.addcmul(z.unsqueeze(2), q, alpha).softmax(-1)  # (B, H_kv, G, N_q, D)
+        scaled = (q, k) if ctx.needs_input_grad[3] or ctx.needs_input_grad[4] else (None, None)
+        ctx.save_for_backward(a, b, columns, summary, v, alpha, beta, *scaled)
+        out = a.flatten(2, 3) @ summary
+        return out.unflatten(2, a.shape[2:4])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, columns, summary, v, alpha, beta, q, k = ctx.saved_tensors
+        with no_autocast(grad.device):
+            shape = a.shape
+            a, grad = a.flatten(2, 3), grad.flatten(2, 3)  # (B, H_kv, G · N_q, ·)
+            d_logits = grad @ summary.mT
+            d_logits = d_logits.sub_((a * d_logits).sum(-1, keepdim=True)).mul_(a)
+            d_offset = d_logits.sum(-2, keepdim=True)  # also the gradient of z
+            d_summary = a.mT @ grad
+            d_z = d_offset - (summary * d_summary).sum(-1).unsqueeze(-2)
+            d_summary = d_summary / columns.mT
+            d_v = b @ d_summary
+            d_log_k = (v @ d_summary.mT).add_(d_z / columns).mul_(b)
+            d_logits = d_logits.unflatten(2, shape[2:4])
+            d_alpha = (d_logits * q).sum_to_size(alpha.shape) if ctx.needs_input_grad[3] else None
+            d_beta = (d_log_k * k).sum_to_size(beta.shape) if ctx.needs_input_grad[4] else None
+            d_q, d_k = d_logits.mul_(alpha), d_log_k.mul_(beta)
+        return d_q, d_k, d_v, d_alpha, d_beta, d_offset if ctx.needs_input_grad[5] else None, None

@@ -1,0 +1,26 @@
+"""The precision in which attention is computed, whatever precision it is called with."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Half precision becomes float32; float32 and float64 stay."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Keeps autocast from lowering the products between float32 exponentials to half precision."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def or_zero(peak: Tensor) -> Tensor:
+    """`peak`, a maximum that is subtracted before exp, with 0 for the maximum of nothing.
+
+    −inf − (−inf) is NaN; −inf − 0 is −inf, and exp makes it the 0 that an empty sum should be.
+    """
+    return peak.masked_fill(peak == -torch.inf, 0)

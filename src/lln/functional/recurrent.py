@@ -1,0 +1,149 @@
+"""Decoding with a state of constant size: prefill and steps give what one causal pass gives."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lln.functional.blocks import block_diagonal_attention
+from lln.functional.checks import check_attention, check_positive, check_power_of_two
+from lln.functional.chunked import attend_causal, normalise, with_ones
+from lln.functional.lln import Factor, LogKernel, log_features
+from lln.functional.precision import no_autocast, or_zero, upcast
+from lln.functional.prefix import Sums, merge
+from lln.functional.slots import assign
+
+
+class LLNState(NamedTuple):
+    """What LLN remembers of the past: one weighted mean of the values per feature.
+
+    Attributes:
+        mean: `(B, H_kv, D, E)` Σ_j softmax_j(β k_jc) v_j.
+        log_weight: `(B, H_kv, D)` z_c = log Σ_j exp(β k_jc); −inf before the first token.
+    """
+
+    mean: Tensor
+    log_weight: Tensor
+
+    def reorder(self, index: Tensor) -> "LLNState":
+        """The state of the batch `[batch[i] for i in index]`, as beam search needs it."""
+        return LLNState(*(x.index_select(0, index) for x in self))
+
+
+class BlockState(NamedTuple):
+    """The block that is being filled.
+
+    Attributes:
+        keys: `(B, H_kv, block size, D)`.
+        values: `(B, H_kv, block size, E)`.
+        count: `(B,)` how many of them are filled, less than the block size.
+    """
+
+    keys: Tensor
+    values: Tensor
+    count: Tensor
+
+    def reorder(self, index: Tensor) -> "BlockState":
+        """The state of the batch `[batch[i] for i in index]`."""
+        return BlockState(*(x.index_select(0, index) for x in self))
+
+
+def lln_recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Factor,
+    beta: Factor,
+    state: LLNState | None = None,
+    *,
+    key_mask: Tensor | None = None,
+    key_shift: Tensor | None = None,
+    chunk_size: int = 64,
+) -> tuple[Tensor, LLNState]:
+    """Causal LLN attention of new tokens that follow `state`: a prompt, a piece, or one step.
+
+    Args:
+        q: `(B, H, N, D)`, the new tokens.
+        k: `(B, H_kv, N, D)`.
+        v: `(B, H_kv, N, E)`.
+        alpha: as in `lln_attention`; the same in every call of a sequence.
+        beta: likewise.
+        state: what the last call returned; None at the start of a sequence.
+        key_mask: `(B, N)` bool, True = keep; a padded token leaves the state as it is.
+        key_shift: as in `lln_attention`.
+        chunk_size: as in `lln_attention`.
+
+    Returns:
+        `(B, H, N, E)` and the new state.
+    """
+    check_attention(q, k, v, key_mask=key_mask)
+    check_power_of_two("chunk_size", chunk_size)
+    with no_autocast(q.device):
+        log_q, log_k, values = log_features(
+            upcast(q), upcast(k), upcast(v), alpha, beta, key_mask, None, key_shift
+        )
+        past = None if state is None else _as_sums(state)
+        if q.shape[2] == k.shape[2] == 1:
+            token = Sums(log_k.detach()[:, :, 0], _one_token(log_k, values))
+            sums = token if past is None else merge(past, token)
+            rows = log_q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (B, H_kv, G, D)
+            out = normalise(LogKernel().read(rows, sums)).flatten(1, 2).unsqueeze(2)
+        else:
+            out, sums = attend_causal(LogKernel(), log_q, log_k, values, chunk_size, past)
+        return out.to(q.dtype), _as_state(sums)
+
+
+def _one_token(log_k: Tensor, v: Tensor) -> Tensor:
+    # exp(x − peak) with the peak x itself: 1 in value, but x keeps its gradient.
+    x = or_zero(log_k)
+    return (x - x.detach()).exp().mT * with_ones(v)  # (B, H_kv, D, E + 1)
+
+
+def _as_sums(state: LLNState) -> Sums:
+    z = state.log_weight
+    carried = (or_zero(z) - or_zero(z).detach()).exp()  # 1 in value, but z keeps its gradient
+    return Sums(z.detach(), carried.unsqueeze(-1) * with_ones(state.mean))
+
+
+def _as_state(sums: Sums) -> LLNState:
+    count = sums.total[..., -1]
+    return LLNState(normalise(sums.total), sums.peak + count.masked_fill(count == 0, 1).log())
+
+
+def block_diagonal_recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: BlockState | None = None,
+    *,
+    block_size: int = 64,
+    key_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, BlockState]:
+    """Causal block-diagonal attention of new tokens that follow `state`.
+
+    Arguments and result as in `lln_recurrent` and `block_diagonal_attention`.
+    """
+    check_attention(q, k, v, key_mask=key_mask)
+    check_positive("block_size", block_size)
+    batch, kv_heads, n, _ = k.shape
+    keep = k.new_ones(batch, n, dtype=torch.bool) if key_mask is None else key_mask
+    if state is not None:
+        if state.keys.shape[2] != block_size:
+            raise ValueError(
+                f"state was made with block_size {state.keys.shape[2]}, got {block_size}"
+            )
+        held = torch.arange(block_size, device=k.device) < state.count[:, None]  # (B, block)
+        keep = torch.cat([held, keep], 1)
+        k, v = torch.cat([state.keys, k], 2), torch.cat([state.values, v], 2)
+    out = block_diagonal_attention(
+        q, k, v, block_size=block_size, key_mask=keep, causal=True, scale=scale
+    )
+    # The tokens of the last, unfinished block, moved to its front.
+    total = keep.sum(1)
+    rank = keep.cumsum(1) - 1
+    keep = keep & (rank >= (total - total % block_size)[:, None])
+    slots = assign(keep, block_size)[0]
+    keys, values = slots.split(k)[:, :, 0], slots.split(v)[:, :, 0]
+    return out, BlockState(keys, values, total % block_size)

@@ -5,7 +5,8 @@ Shapes are `(B, H, N, D)`; `key_mask` is `(B, N)` bool with True = keep. All for
 """
 
 from lln.functional.blocks import block_diagonal_attention
-from lln.functional.diag import lln_diag_attention, lln_diag_recurrent
+from lln.functional.diag import LLNDiagState, lln_diag_attention, lln_diag_recurrent
+from lln.functional.kernel import kernel_attention
 from lln.functional.linear import linear_attention
 from lln.functional.lln import lln_attention
 from lln.functional.recurrent import (
@@ -18,9 +19,11 @@ from lln.functional.softmax import softmax_attention
 
 __all__ = [
     "BlockState",
+    "LLNDiagState",
     "LLNState",
     "block_diagonal_attention",
     "block_diagonal_recurrent",
+    "kernel_attention",
     "linear_attention",
     "lln_attention",
     "lln_diag_attention",

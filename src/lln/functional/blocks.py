@@ -60,9 +60,10 @@ def attend_in_blocks(
     check_positive("block_size", block_size)
     n_q, n_k = q.shape[2], k.shape[2]
     if key_mask is None and cu_seqlens is None and n_q == n_k:
-        ragged = n_k % block_size != 0
-        filled = split(q.new_ones(1, 1, n_k, 1), block_size)[:, 0, :, :, 0] > 0 if ragged else None
-        blocks = (split(x, block_size) for x in (q, k, v))
+        filled = None
+        if torch.compiler.is_exporting() or n_k % block_size:
+            filled = split(q.new_ones(1, 1, n_k, 1), block_size)[:, 0, :, :, 0] > 0
+        blocks = (split(q, block_size), split(k, block_size), split(v, block_size))
         out = _attend(*blocks, filled, causal, scale)
         return out.flatten(2, 3)[:, :, :n_q], None
 

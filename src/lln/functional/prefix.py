@@ -11,10 +11,10 @@ denominator. A peak is `(..., D)`, a total `(..., D, F)`.
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lln.functional.precision import or_zero
+from lln.functional.slots import count_chunks
 
 # Chunks are combined in groups: every chunk looks at the earlier chunks of its group and every
 # group at all earlier groups. With 16 × 64 tokens a group, the second, quadratic step costs less than
@@ -60,12 +60,14 @@ def exclusive_prefix(sums: Sums, sequence: Tensor) -> Sums:
         sequence: `(M,)` which sequence a chunk belongs to, not decreasing.
     """
     chunks = sequence.shape[0]
-    spare = -chunks % GROUP
+    groups = count_chunks(chunks, GROUP)
+    index = torch.arange(groups * GROUP, device=sequence.device)
+    spare, index = index >= chunks, index.clamp(max=chunks - 1)
+    peak = sums.peak[:, :, index].masked_fill(spare[:, None], -torch.inf)
     sums = Sums(
-        F.pad(sums.peak, (0, 0, 0, spare), value=-torch.inf).unflatten(2, (-1, GROUP)),
-        F.pad(sums.total, (0, 0, 0, 0, 0, spare)).unflatten(2, (-1, GROUP)),
+        peak.unflatten(2, (groups, GROUP)), sums.total[:, :, index].unflatten(2, (groups, GROUP))
     )
-    sequence = F.pad(sequence, (0, spare), value=-1).unflatten(0, (-1, GROUP))  # (G, GROUP)
+    sequence = sequence[index].masked_fill(spare, -1).unflatten(0, (groups, GROUP))
 
     position = torch.arange(GROUP, device=sequence.device)
     earlier = position[:, None] > position

@@ -12,9 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def count_chunks(n: int, size: int) -> int:
+    """⌈n / size⌉ chunks hold n tokens.
+
+    While exporting there is one more: with n unknown, torch has to know that a dimension is not 1,
+    or it would bake in whether this one is.
+    """
+    spare = size if torch.compiler.is_exporting() else 0
+    return (n + spare + size - 1) // size
+
+
 def split(x: Tensor, size: int, fill: float = 0.0) -> Tensor:
     """`(B, H, N, D)` → `(B, H, ⌈N / size⌉, size, D)`, `fill` after the end."""
-    return F.pad(x, (0, 0, 0, -x.shape[-2] % size), value=fill).unflatten(-2, (-1, size))
+    n = x.shape[-2]
+    chunks = count_chunks(n, size)
+    return F.pad(x, (0, 0, 0, chunks * size - n), value=fill).unflatten(-2, (chunks, size))
 
 
 class Slots(NamedTuple):
@@ -77,7 +89,7 @@ def assign(keep: Tensor, size: int, cu_seqlens: Tensor | None = None) -> tuple[S
     position = torch.arange(n, device=keep.device)
     if cu_seqlens is None:
         bounds = torch.arange(2, device=keep.device) * n
-        chunks = -(-n // size)
+        chunks = count_chunks(n, size)
     else:
         bounds = cu_seqlens.long()
         chunks = n // size + bounds.shape[0] - 1  # at most one ragged chunk per sequence

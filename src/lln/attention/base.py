@@ -1,0 +1,138 @@
+"""The two kinds of attention: a *core* mixes values by queries and keys, a *mixer* mixes tokens.
+
+Models see only mixers; `MultiHead` turns a core into one.
+"""
+
+import math
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """A core: `(B, H, N, D)` queries, keys and values in, `(B, H, N, E)` out.
+
+    Args:
+        heads: number of query heads H.
+        head_dim: D.
+        kv_heads: number of key and value heads, a divisor of `heads`; `heads` by default.
+        scale: of softmax scores, 1/√D by default.
+    """
+
+    kind: ClassVar[str] = "core"
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        kv_heads: int | None = None,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        if heads < 1 or head_dim < 1 or self.kv_heads < 1 or heads % self.kv_heads:
+            raise ValueError(
+                "heads, head_dim and kv_heads must be positive and kv_heads must divide heads, "
+                f"got heads={heads}, head_dim={head_dim}, kv_heads={kv_heads}"
+            )
+        self.scale = 1 / math.sqrt(head_dim) if scale is None else scale
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        causal: bool = False,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """Attends.
+
+        Args:
+            q: `(B, H, N_q, D)`.
+            k: `(B, H_kv, N_k, D)`.
+            v: `(B, H_kv, N_k, E)`.
+            key_mask: `(B, N_k)` bool, True = keep.
+            causal: query i sees the keys up to i + N_k − N_q.
+            cu_seqlens: `(S + 1,)` bounds of sequences packed into one row.
+
+        Returns:
+            `(B, H, N_q, E)`, in q's dtype; 0 for a query that sees no key.
+        """
+        raise NotImplementedError
+
+    def as_mixer(self, dim: int) -> "Mixer":
+        """This core with projections from and to `dim` features."""
+        return MultiHead(self, dim)
+
+
+class Mixer(nn.Module):
+    """A mixer: tokens `(B, N, C)` in, tokens out.
+
+    Args:
+        dim: C.
+        heads: number of heads.
+    """
+
+    kind: ClassVar[str] = "mixer"
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.dim, self.heads = dim, heads
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        causal: bool = False,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """Mixes `(B, N, C)` tokens; masks as in `Attention`."""
+        raise NotImplementedError
+
+
+class MultiHead(Mixer):
+    """Projections around a core.
+
+    Args:
+        core: the attention.
+        dim: C, a multiple of the core's heads.
+        bias: of the projections.
+    """
+
+    def __init__(self, core: Attention, dim: int, *, bias: bool = True) -> None:
+        super().__init__(dim, core.heads)
+        if dim != core.heads * core.head_dim:
+            raise ValueError(
+                f"dim must be heads · head_dim = {core.heads} · {core.head_dim}, got {dim}"
+            )
+        self.core = core
+        kv_dim = core.kv_heads * core.head_dim
+        self.query = nn.Linear(dim, dim, bias=bias)
+        self.key = nn.Linear(dim, kv_dim, bias=bias)
+        self.value = nn.Linear(dim, kv_dim, bias=bias)
+        self.out = nn.Linear(dim, dim, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        causal: bool = False,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        if x.dim() != 3 or x.shape[2] != self.dim:
+            raise ValueError(f"x must have shape (B, N, {self.dim}), got {tuple(x.shape)}")
+        q, k, v = (
+            project(x).unflatten(2, (-1, self.core.head_dim)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )  # (B, H, N, D)
+        mixed: Tensor = self.core(
+            q, k, v, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens
+        )
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out

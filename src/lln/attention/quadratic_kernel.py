@@ -1,0 +1,14 @@
+"""κ(q, k) = (qᵀk / √D)², compared in Figure 2 of the LLN paper, O(N²)."""
+
+from torch import Tensor
+
+from lln.attention.score_kernel import ScoreKernelAttention
+from lln.registry import register
+
+
+@register("quadratic_kernel", paper="Nahshan et al. 2023, Figure 2", complexity="O(N²)")
+class QuadraticKernelAttention(ScoreKernelAttention):
+    """Attention with the square of the scores instead of exp, for analysis."""
+
+    def kernel(self, scores: Tensor) -> Tensor:
+        return scores.square()

@@ -1,0 +1,176 @@
+"""Calibration of moment matching: which σ̃ makes LLN as concentrated as softmax attention (A.7).
+
+With Gaussian q and k both attentions depend on one number each: softmax on the standard deviation
+σ_sm of its scores, LLN on σ̃² = α²σ_q² + β²σ_k². `calibrate` measures what each does to random
+inputs and finds the σ̃ for every σ_sm, by three criteria:
+
+- `linear`: the paper's fit σ_sm² = a σ̃² + b of the variance of log P (Eq. 34), over 1 ≤ σ̃ ≤ 4.
+  (The appendix says σ̃² in [1, 4]; a fit there gives a = 0.06, b = −0.06 at D = 64, while σ̃ in
+  [1, 4] gives the constants that the authors use.)
+- `variance`: the variance of log P itself, over the whole range.
+- `entropy`: the mean entropy of the rows of P.
+
+The maps depend on the head dimension and weakly on the number of keys. Those of common head
+dimensions ship in `calibration.json`, made by `lln calibrate`; others are measured on first use.
+"""
+
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+SHIPPED = Path(__file__).with_name("calibration.json")
+HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 256)
+LENGTHS = (16, 64, 256, 1024, 4096, 16384)
+FIT_RANGE = (1.0, 4.0)  # of σ̃, see above
+
+# Both grids are geometric with four points per doubling, so that a place in them is a logarithm.
+STEPS_PER_DOUBLING = 4
+SCORE_STD_MIN, SCORE_STD_POINTS = 2.0**-3, 29  # 1/8 … 16
+SIGMA_MIN, SIGMA_POINTS = 2.0**-4, 45  # 1/16 … 128
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """σ̃ for each σ_sm of the grid, and the paper's linear fit, at one D and several N.
+
+    Attributes:
+        head_dim: D.
+        lengths: the numbers of keys N, ascending; one row of each field below per N.
+        variance: σ̃ that matches the variance of log P.
+        entropy: σ̃ that matches the entropy.
+        linear: a and b of σ_sm² = a σ̃² + b.
+    """
+
+    head_dim: int
+    lengths: tuple[int, ...]
+    variance: tuple[tuple[float, ...], ...]
+    entropy: tuple[tuple[float, ...], ...]
+    linear: tuple[tuple[float, float], ...]
+
+
+def grid(minimum: float, points: int) -> Tensor:
+    """The geometric grid that starts at `minimum`."""
+    exponent = torch.arange(points, dtype=torch.float64) / STEPS_PER_DOUBLING
+    return minimum * 2**exponent
+
+
+def calibrate(
+    d: int,
+    n: int | Iterable[int] = LENGTHS,
+    *,
+    entries: int = 2**21,
+    seed: int = 0,
+    advance: Callable[[], object] = lambda: None,
+) -> Calibration:
+    """Measures both attentions on Gaussian inputs and matches them.
+
+    Args:
+        d: the head dimension.
+        n: numbers of keys, one or several.
+        entries: how many entries of P each measurement sees; its noise falls with their root.
+        seed: of the Gaussian inputs.
+        advance: called after each length, for a progress bar.
+    """
+    lengths = (n,) if isinstance(n, int) else tuple(sorted(n))
+    variance, entropy, linear = [], [], []
+    for length in lengths:
+        scores, sigmas = grid(SCORE_STD_MIN, SCORE_STD_POINTS), grid(SIGMA_MIN, SIGMA_POINTS)
+        softmax, lln = _measure(d, length, scores, sigmas, entries, seed)
+        variance.append(_match(softmax[:, 0].log(), lln[:, 0].log(), sigmas))
+        # Entropies saturate at both ends, at log2 N and at 0; this spreads both.
+        spread = [((math.log2(length) - x[:, 1]) / x[:, 1]).log() for x in (softmax, lln)]
+        entropy.append(_match(*spread, sigmas))
+        fitted = (sigmas >= FIT_RANGE[0]) & (sigmas <= FIT_RANGE[1])
+        linear.append(_fit_line(sigmas[fitted] ** 2, lln[fitted, 0]))
+        advance()
+    return Calibration(d, lengths, tuple(variance), tuple(entropy), tuple(linear))
+
+
+def _measure(
+    d: int, n: int, scores: Tensor, sigmas: Tensor, entries: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Variance of log P and entropy in bits, `(points, 2)`, for softmax and for LLN."""
+    rows = min(n, max(16, entries // 8 // n))  # at least 8 independent draws of the keys
+    draws = max(8, entries // (rows * n))
+    batch = max(1, min(draws, 2**18 // (rows * n)))
+    batches = -(-draws // batch)
+    generator = torch.Generator().manual_seed(seed)
+    softmax = torch.zeros(len(scores), 2, dtype=torch.float64)
+    lln = torch.zeros(len(sigmas), 2, dtype=torch.float64)
+    for _ in range(batches):
+        q = torch.randn(batch, rows, d, generator=generator, dtype=torch.float64)
+        k = torch.randn(batch, n, d, generator=generator, dtype=torch.float64)
+        score = q @ k.mT / math.sqrt(d)
+        softmax += torch.stack([_moments((s * score).log_softmax(-1)) for s in scores])
+        for i, sigma in enumerate(sigmas / math.sqrt(2)):
+            z = (sigma * k).logsumexp(-2, keepdim=True)
+            p = (sigma * q + z).softmax(-1) @ (sigma * k - z).exp().mT
+            lln[i] += _moments(p.log())
+    return softmax / batches, lln / batches
+
+
+def _moments(log_p: Tensor) -> Tensor:
+    """Variance and entropy of each draw `(batch, rows, n)`, averaged."""
+    entropy = -(log_p.exp() * log_p.clamp(min=-700)).sum(-1).mean() / math.log(2)
+    return torch.stack([log_p.var((-2, -1)).mean(), entropy])
+
+
+def _match(target: Tensor, achieved: Tensor, sigmas: Tensor) -> tuple[float, ...]:
+    """Where the rising curve `achieved` over `sigmas` reaches each value of `target`."""
+    achieved = achieved.nan_to_num(posinf=1e9).cummax(0).values  # noise at saturation
+    right = torch.searchsorted(achieved, target).clamp(1, len(sigmas) - 1)
+    left = right - 1
+    share = (target - achieved[left]) / (achieved[right] - achieved[left])
+    log_sigma = sigmas.log()[left] + share.clamp(0, 1) / STEPS_PER_DOUBLING * math.log(2)
+    return tuple(round(x, 4) for x in log_sigma.exp().tolist())
+
+
+def _fit_line(x: Tensor, y: Tensor) -> tuple[float, float]:
+    slope, intercept = torch.linalg.lstsq(torch.stack([x, torch.ones_like(x)], 1), y).solution
+    return round(slope.item(), 5), round(intercept.item(), 5)
+
+
+def save(calibrations: Iterable[Calibration], path: Path) -> None:
+    """Writes `path` whole or not at all."""
+    content = {str(c.head_dim): asdict(c) for c in calibrations}
+    rows = ",\n".join(f"{json.dumps(d)}: {json.dumps(c)}" for d, c in content.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(f"{{\n{rows}\n}}\n")
+    os.replace(file.name, path)
+
+
+def load(path: Path) -> dict[int, Calibration]:
+    """Reads what `save` wrote."""
+    content = json.loads(path.read_text())
+    return {int(d): Calibration(**c) for d, c in content.items()}
+
+
+@cache
+def calibration(d: int) -> Calibration:
+    """The calibration for head dimension `d`: shipped, cached on disk, or measured now."""
+    shipped = load(SHIPPED)
+    if d in shipped:
+        return shipped[d]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = home / "lln" / f"calibration-{d}.json"
+    if path.exists():
+        return load(path)[d]
+    logger.warning("calibrating LLN for head dimension %d, once (about half a minute)", d)
+    result = calibrate(d, LENGTHS[:5], entries=2**18)
+    try:
+        save([result], path)
+    except OSError as error:  # a read-only home is no reason to fail
+        logger.warning("could not keep the calibration in %s: %s", path, error)
+    return result

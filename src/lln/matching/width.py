@@ -1,0 +1,173 @@
+"""From the spread of softmax's scores to the σ̃ that makes LLN match it (Eq. 10, A.7)."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from lln.matching.calibration import (
+    SCORE_STD_MIN,
+    SCORE_STD_POINTS,
+    STEPS_PER_DOUBLING,
+    calibration,
+)
+from lln.matching.statistics import Statistics
+
+# The constants of the authors' published code; they suit D = 64 and scores of unit variance.
+AUTHORS_FIT = (0.14855178144710912, -0.35487039130661086)
+
+Target = Literal["entropy", "variance", "linear"]
+Scores = Literal["exact", "independent"]
+Source = Literal["auto", "sequence", "batch", "frozen", "running"]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How α and β are found.
+
+    Attributes:
+        target: what LLN shall have in common with softmax attention: the mean `entropy` of its
+            rows, the `variance` of log P, or that variance by the paper's `linear` fit.
+        scores: the variance of softmax's scores: `exact`, or σ_q² σ_k² as if the elements of q and k
+            were `independent` (the paper).
+        center_keys: subtract the mean key first. Softmax attention is invariant to it; LLN, whose
+            analysis assumes a mean of zero, is not.
+        statistics: where the moments of q and k come from. `sequence`: each sequence and head by
+            itself; `batch`: the whole batch at once, as the authors do, which makes sequences
+            depend on each other; `frozen`: stored in the module, see `calibrating`; `running`:
+            averages over earlier training steps, frozen in evaluation; `auto`: `sequence`, or
+            `frozen` where attention is causal and `sequence` would see the future.
+        fit: a and b for the linear target; None = calibrated for the head dimension.
+        momentum: weight of the newest step in `running` averages.
+    """
+
+    target: Target = "entropy"
+    scores: Scores = "exact"
+    center_keys: bool = True
+    statistics: Source = "auto"
+    fit: tuple[float, float] | None = None
+    momentum: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, choices in (("target", Target), ("scores", Scores), ("statistics", Source)):
+            value, valid = getattr(self, name), get_args(choices)
+            if value not in valid:
+                raise ValueError(f"matching.{name} must be one of {', '.join(valid)}, got {value!r}")
+        if self.fit is not None and self.target != "linear":
+            raise ValueError(f"matching.fit belongs to target='linear', got {self.target!r}")
+        if not 0 < self.momentum <= 1:
+            raise ValueError(f"matching.momentum must be in (0, 1], got {self.momentum}")
+
+
+PRESETS = {
+    "entropy": Matching(),
+    "paper": Matching(
+        target="linear",
+        scores="independent",
+        center_keys=False,
+        statistics="batch",
+        fit=AUTHORS_FIT,
+    ),
+}
+
+
+def resolve(matching: str | Matching) -> Matching:
+    """A preset by its name, or the dataclass itself."""
+    if isinstance(matching, Matching):
+        return matching
+    if matching not in PRESETS:
+        raise ValueError(
+            f"matching must be one of {', '.join(PRESETS)} or a Matching, got {matching!r}"
+        )
+    return PRESETS[matching]
+
+
+class Curve(NamedTuple):
+    """σ̃ as a function of σ_sm, for several numbers of keys.
+
+    Attributes:
+        log_lengths: `(L,)`.
+        values: `(L, points)` log σ̃ over the grid of σ_sm, or `(L, 2)` a and b.
+    """
+
+    log_lengths: Tensor
+    values: Tensor
+
+
+@torch.compiler.assume_constant_result
+def curve(matching: Matching, head_dim: int) -> Curve:
+    """The calibrated curve for a head dimension."""
+    if matching.fit is not None:
+        return Curve(torch.zeros(1), torch.tensor([matching.fit]))
+    calibrated = calibration(head_dim)
+    values = torch.tensor(getattr(calibrated, matching.target))
+    return Curve(
+        torch.tensor(calibrated.lengths).log(),
+        values if matching.target == "linear" else values.log(),
+    )
+
+
+def width(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Tensor:
+    """σ̃ for each σ_sm `(rows, H)`, given `(rows, 1)` the logarithm of the number of keys.
+
+    Interpolates linearly in log N, and in log σ̃ over log σ_sm; beyond the grid σ̃ goes on in
+    proportion to σ_sm, as it does in both limits.
+    """
+    values = _at_length(curve, log_keys.squeeze(-1))  # (rows, points)
+    if values.shape[1] == 2:
+        a, b = values[:, :1], values[:, 1:]
+        return ((score_std.square() - b) / a).clamp(min=0).sqrt()
+    place = (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
+    inside = place.clamp(0, SCORE_STD_POINTS - 1)
+    left = inside.floor().clamp(max=SCORE_STD_POINTS - 2)
+    low, high = values.gather(1, left.long()), values.gather(1, left.long() + 1)
+    beyond = (place - inside) / STEPS_PER_DOUBLING * math.log(2)
+    return (torch.lerp(low, high, inside - left) + beyond).exp()
+
+
+def _at_length(curve: Curve, log_keys: Tensor) -> Tensor:
+    """The curve at `(rows,)` numbers of keys, `(rows, points)`; the nearest beyond its ends."""
+    lengths, values = curve.log_lengths, curve.values
+    if lengths.shape[0] == 1:
+        return values.expand(log_keys.shape[0], -1)
+    right = torch.searchsorted(lengths, log_keys).clamp(1, lengths.shape[0] - 1)
+    share = (log_keys - lengths[right - 1]) / (lengths[right] - lengths[right - 1])
+    return torch.lerp(values[right - 1], values[right], share.clamp(0, 1).unsqueeze(1))
+
+
+class Factors(NamedTuple):
+    """What LLN attention is called with.
+
+    Attributes:
+        alpha: `(rows, H)`.
+        beta: `(rows, H_kv)`.
+        key_shift: `(rows, H_kv, D)`, or None where keys are not centred.
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    key_shift: Tensor | None
+
+
+@torch.no_grad()
+def factors(matching: Matching, curve: Curve, statistics: Statistics) -> Factors:
+    """α = σ̃ / (√2 σ_q) and β = σ̃ / (√2 σ_k) (Eq. 10).
+
+    Heads that share keys share β too: theirs is the root mean square over the group.
+    """
+    sigma = width(curve, statistics.score_var.sqrt(), statistics.log_keys)  # (rows, H)
+    groups = sigma.shape[1] // statistics.key_var.shape[1]
+    shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
+    return Factors(
+        _ratio(sigma, statistics.query_var),
+        _ratio(shared, statistics.key_var),
+        statistics.key_mean if matching.center_keys else None,
+    )
+
+
+def _ratio(sigma: Tensor, variance: Tensor) -> Tensor:
+    # Constant inputs carry no information: a factor of 0 attends evenly, where σ̃ / 0 would be NaN.
+    constant = variance == 0
+    return (sigma / (2 * variance.masked_fill(constant, 1)).sqrt()).masked_fill(constant, 0)

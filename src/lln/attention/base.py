@@ -131,8 +131,6 @@ class MultiHead(Mixer):
             project(x).unflatten(2, (-1, self.core.head_dim)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )  # (B, H, N, D)
-        mixed: Tensor = self.core(
-            q, k, v, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens
-        )
+        mixed: Tensor = self.core(q, k, v, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out

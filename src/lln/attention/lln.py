@@ -113,9 +113,7 @@ class LLNAttention(Attention):
         causal: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        found: Factors = self.matcher(
-            q, k, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens
-        )
+        found: Factors = self.matcher(q, k, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens)
         return functional.lln_attention(
             q,
             k,

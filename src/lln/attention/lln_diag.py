@@ -110,9 +110,7 @@ class LLNDiagAttention(Attention):
         causal: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        found: Factors = self.matcher(
-            q, k, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens
-        )
+        found: Factors = self.matcher(q, k, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens)
         lln_share, diag_share = self._shares()
         return functional.lln_diag_attention(
             q,

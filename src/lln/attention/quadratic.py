@@ -1,4 +1,4 @@
-"""Φ(x) = x², the linear counterpart of the quadratic kernel in Figure 2 of the LLN paper, O(N · D²)."""
+"""Φ(x) = x², the quadratic kernel's linear counterpart (Figure 2 of the paper), O(N · D²)."""
 
 from torch import Tensor
 

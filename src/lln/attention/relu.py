@@ -1,4 +1,4 @@
-"""Φ(x) = relu(x), the linear counterpart of the ReLU kernel in Figure 2 of the LLN paper, O(N · D²)."""
+"""Φ(x) = relu(x), the ReLU kernel's linear counterpart (Figure 2 of the paper), O(N · D²)."""
 
 from torch import Tensor
 

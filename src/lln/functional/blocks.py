@@ -1,7 +1,7 @@
 """Block-diagonal attention: softmax attention within blocks of neighbours, O(N · block size).
 
 The second half of LLN+Diag (section 4.2 of the paper, after Qin et al. 2022b). Blocks are counted
-over the real tokens of each sequence, so neither padding nor packing moves a token into another block.
+over the real tokens of each sequence: neither padding nor packing moves a token to another block.
 """
 
 import torch
@@ -107,4 +107,5 @@ def _attend(
         q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=visible, scale=scale
     )  # (B · H_kv, M, G · size, E): heads are batch, blocks are heads
     out = out.unflatten(0, (batch, kv_heads)).unflatten(3, (-1, size)).transpose(2, 3)
-    return out.flatten(1, 2).to(q.dtype)  # (B, H, M, size, E)
+    joined: Tensor = out.flatten(1, 2).to(q.dtype)  # (B, H, M, size, E)
+    return joined

@@ -16,7 +16,7 @@ def check_attention(
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> None:
-    """Raises unless q `(B, H, N_q, D)`, k `(B, H_kv, N_k, D)`, v `(B, H_kv, N_k, E)` fit together."""
+    """Raises unless q `(B, H, N_q, D)`, k `(B, H_kv, N_k, D)`, v `(B, H_kv, N_k, E)` fit."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4:
             raise ValueError(f"{name} must have shape (B, H, N, D), got {tuple(x.shape)}")
@@ -82,7 +82,7 @@ def check_positive(name: str, value: int) -> None:
 
 
 def check_power_of_two(name: str, value: int) -> None:
-    """Raises unless `value` is 1, 2, 4, …"""
+    """Raises unless `value` is 1, 2, 4 and so on."""
     check_positive(name, value)
     if value & (value - 1):
         raise ValueError(f"{name} must be a power of two, got {value}")

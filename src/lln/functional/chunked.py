@@ -1,8 +1,8 @@
 """Attention that is linear in the keys' sums, in chunks: the causal and the packed form.
 
 Each chunk is summed up once; a query reads the sums of the chunks before its own (causal) or of
-all chunks of its sequence (packed), and a causal query also reads its own chunk up to itself. Values
-carry a column of ones, so that numerator and denominator are one product.
+all chunks of its sequence (packed), and a causal query also reads its own chunk up to itself.
+Values carry a column of ones, so that numerator and denominator are one product.
 """
 
 from typing import Protocol
@@ -16,7 +16,7 @@ from lln.functional.slots import assign, split
 
 
 class Kernel(Protocol):
-    """A positive kernel κ(q, k) = Σ_c Φ_c(q) Φ_c(k), on tensors whose last dimensions are (N, D)."""
+    """A positive kernel κ(q, k) = Σ_c Φ_c(q) Φ_c(k), on tensors that end in (N, D)."""
 
     blank: float
     """What a key looks like that has no weight."""
@@ -28,7 +28,7 @@ class Kernel(Protocol):
         """Φ(q_i) · sums, up to a factor per row: `(..., r, D)` → `(..., r, F)`."""
 
     def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
-        """The same over `before` and the keys j ≤ i; r/n rows of q belong to each key's position."""
+        """The same over `before` and the keys j ≤ i; r / n rows of q stand at each position."""
 
 
 def with_ones(v: Tensor) -> Tensor:
@@ -44,13 +44,15 @@ def normalise(sums: Tensor) -> Tensor:
 
 def fold_groups(q: Tensor, kv_heads: int) -> Tensor:
     """`(B, H, M, c, D)` → `(B, H_kv, M, c · G, D)`: heads that share keys become further rows."""
-    return q.unflatten(1, (kv_heads, -1)).permute(0, 1, 3, 4, 2, 5).flatten(3, 4)
+    rows: Tensor = q.unflatten(1, (kv_heads, -1)).permute(0, 1, 3, 4, 2, 5).flatten(3, 4)
+    return rows
 
 
 def unfold_groups(x: Tensor, heads: int) -> Tensor:
     """`(B, H_kv, M, c · G, F)` → `(B, H, M, c, F)`."""
     groups = heads // x.shape[1]
-    return x.unflatten(3, (-1, groups)).permute(0, 1, 4, 2, 3, 5).flatten(1, 2)
+    out: Tensor = x.unflatten(3, (-1, groups)).permute(0, 1, 4, 2, 3, 5).flatten(1, 2)
+    return out
 
 
 def attend_causal(
@@ -102,9 +104,7 @@ def attend_packed(
 ) -> Tensor:
     """Attention within each of the sequences packed into one row (arguments as above, B = 1)."""
     heads, kv_heads, n = q.shape[1], k.shape[1], q.shape[2]
-    slots, sequence = assign(
-        torch.ones(1, n, dtype=torch.bool, device=q.device), size, cu_seqlens
-    )
+    slots, sequence = assign(torch.ones(1, n, dtype=torch.bool, device=q.device), size, cu_seqlens)
     k, v = slots.split(k, kernel.blank), slots.split(with_ones(v))
     q = fold_groups(slots.split(q), kv_heads)
     own = kernel.sums(k, v)

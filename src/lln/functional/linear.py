@@ -23,7 +23,8 @@ class _FeatureKernel:
     def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
         weight = (q @ k.mT).unflatten(-2, (k.shape[-2], -1))  # (..., n, G, n)
         weight = weight.transpose(-2, -3).tril().transpose(-2, -3).flatten(-3, -2)
-        return q @ before.total + weight @ v
+        out: Tensor = q @ before.total + weight @ v
+        return out
 
 
 def linear_attention(

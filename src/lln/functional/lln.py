@@ -73,9 +73,7 @@ def lln_attention(
             if cu_seqlens is None:
                 out, _ = attend_causal(LogKernel(), log_q, log_k, v, chunk_size)
             else:
-                out = attend_packed(
-                    LogKernel(), log_q, log_k, v, chunk_size, cu_seqlens, causal
-                )
+                out = attend_packed(LogKernel(), log_q, log_k, v, chunk_size, cu_seqlens, causal)
         else:
             out = _bidirectional(q, k, v, alpha, beta, key_mask, key_shift)
     return out.to(dtype)
@@ -91,7 +89,7 @@ def log_features(
     cu_seqlens: Tensor | None,
     key_shift: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log Φ(q) = α q − β shift, log Φ(k) = β k (−inf at padding), and v (0 at padding)."""
+    """Gives log Φ(q) = α q − β shift, log Φ(k) = β k (−inf at padding), v (0 at padding)."""
     rows = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     alpha, beta, offset = _factors(q, k, rows, alpha, beta, key_shift)
     log_q = q * _per_token(alpha.unsqueeze(-1), cu_seqlens, q)
@@ -123,9 +121,7 @@ def _expand(name: str, x: Factor, shape: tuple[int, ...], like: Tensor) -> Tenso
     try:
         return x.expand(shape)
     except RuntimeError:
-        raise ValueError(
-            f"{name} must broadcast to {shape}, got shape {tuple(x.shape)}"
-        ) from None
+        raise ValueError(f"{name} must broadcast to {shape}, got shape {tuple(x.shape)}") from None
 
 
 def _per_token(x: Tensor, cu_seqlens: Tensor | None, like: Tensor) -> Tensor:
@@ -164,7 +160,7 @@ class LogKernel:
         return (q + peak - top).exp() @ before.total + self._own_chunk(q - top, k) @ v
 
     def _own_chunk(self, q: Tensor, k: Tensor) -> Tensor:
-        """Lower triangular weights `(..., n · G, n)`, n a power of two, built from the bottom up."""
+        """Lower triangular weights `(..., n · G, n)`, n a power of two, from the bottom up."""
         n, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
         k = k.unflatten(-2, (n, 1))  # n nodes of one token: (..., n, 1, D)
         q = q.unflatten(-2, (n, groups))  # (..., n, G, D)
@@ -201,7 +197,9 @@ def _bidirectional(
         v = blank(v, key_mask)
     # The heads of a group are further queries, so keys are shared, not repeated.
     rows = q.unflatten(1, (kv_heads, -1))  # (B, H_kv, G, N_q, D)
-    out: Tensor = _TwoSoftmaxes.apply(rows, k, v, alpha, beta, offset, key_mask)
+    out: Tensor = _TwoSoftmaxes.apply(  # type: ignore[no-untyped-call]
+        rows, k, v, alpha, beta, offset, key_mask
+    )
     return out.flatten(1, 2)
 
 
@@ -235,8 +233,8 @@ class _TwoSoftmaxes(torch.autograd.Function):
         a = torch.addcmul(z.unsqueeze(2), q, alpha).softmax(-1)  # (B, H_kv, G, N_q, D)
         scaled = (q, k) if ctx.needs_input_grad[3] or ctx.needs_input_grad[4] else (None, None)
         ctx.save_for_backward(a, b, columns, summary, v, alpha, beta, *scaled)
-        out = a.flatten(2, 3) @ summary
-        return out.unflatten(2, a.shape[2:4])
+        out: Tensor = (a.flatten(2, 3) @ summary).unflatten(2, a.shape[2:4])
+        return out
 
     @staticmethod
     @once_differentiable

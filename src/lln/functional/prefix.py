@@ -1,8 +1,8 @@
 """Sums of exponentials over everything that came before, chunk by chunk, without overflow.
 
 A sum Σ_j exp(x_j) y_j is carried as a pair: a *peak* that every x_j stays at or below, and the
-*total* Σ_j exp(x_j − peak) y_j. Peaks only keep numbers in range, the product exp(peak) · total does
-not depend on them, so they are constants for autograd. An empty sum has peak −inf and total 0.
+*total* Σ_j exp(x_j − peak) y_j. Peaks only keep numbers in range; exp(peak) · total does not
+depend on them, so they are constants for autograd. An empty sum has peak −inf and total 0.
 
 Here x is a feature of the keys and y is `[v, 1]`: the last column counts, so that it becomes the
 denominator. A peak is `(..., D)`, a total `(..., D, F)`.
@@ -17,8 +17,8 @@ from lln.functional.precision import or_zero
 from lln.functional.slots import count_chunks
 
 # Chunks are combined in groups: every chunk looks at the earlier chunks of its group and every
-# group at all earlier groups. With 16 × 64 tokens a group, the second, quadratic step costs less than
-# the attention itself up to a million tokens, and neither step needs a loop over the sequence.
+# group at all earlier groups. With 16 × 64 tokens a group, the second, quadratic step costs less
+# than the attention itself up to a million tokens, and neither step loops over the sequence.
 GROUP = 16
 
 

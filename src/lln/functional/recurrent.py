@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lln.functional.blocks import block_diagonal_attention
@@ -37,12 +36,12 @@ class BlockState(NamedTuple):
     Attributes:
         keys: `(B, H_kv, block size, D)`.
         values: `(B, H_kv, block size, E)`.
-        count: `(B,)` how many of them are filled, less than the block size.
+        filled: `(B,)` how many places are filled, less than the block size.
     """
 
     keys: Tensor
     values: Tensor
-    count: Tensor
+    filled: Tensor
 
     def reorder(self, index: Tensor) -> "BlockState":
         """The state of the batch `[batch[i] for i in index]`."""
@@ -127,14 +126,14 @@ def block_diagonal_recurrent(
     """
     check_attention(q, k, v, key_mask=key_mask)
     check_positive("block_size", block_size)
-    batch, kv_heads, n, _ = k.shape
+    batch, _, n, _ = k.shape
     keep = k.new_ones(batch, n, dtype=torch.bool) if key_mask is None else key_mask
     if state is not None:
         if state.keys.shape[2] != block_size:
             raise ValueError(
                 f"state was made with block_size {state.keys.shape[2]}, got {block_size}"
             )
-        held = torch.arange(block_size, device=k.device) < state.count[:, None]  # (B, block)
+        held = torch.arange(block_size, device=k.device) < state.filled[:, None]  # (B, block)
         keep = torch.cat([held, keep], 1)
         k, v = torch.cat([state.keys, k], 2), torch.cat([state.values, v], 2)
     out = block_diagonal_attention(

@@ -26,7 +26,9 @@ def split(x: Tensor, size: int, fill: float = 0.0) -> Tensor:
     """`(B, H, N, D)` → `(B, H, ⌈N / size⌉, size, D)`, `fill` after the end."""
     n = x.shape[-2]
     chunks = count_chunks(n, size)
-    return F.pad(x, (0, 0, 0, chunks * size - n), value=fill).unflatten(-2, (chunks, size))
+    x = F.pad(x, (0, 0, 0, chunks * size - n), value=fill)
+    parts: Tensor = x.unflatten(-2, (chunks, size))
+    return parts
 
 
 class Slots(NamedTuple):
@@ -50,7 +52,8 @@ class Slots(NamedTuple):
     @property
     def filled(self) -> Tensor:
         """`(B, chunks, size)` bool: the slot has a token."""
-        return self._into_slots(self.placed).unflatten(1, (self.chunks, self.size))
+        filled: Tensor = self._into_slots(self.placed).unflatten(1, (self.chunks, self.size))
+        return filled
 
     def _into_slots(self, per_token: Tensor) -> Tensor:
         # One slot too many takes the tokens that have none, and is cut off.

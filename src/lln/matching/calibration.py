@@ -89,8 +89,8 @@ def calibrate(
         softmax, lln = _measure(d, length, scores, sigmas, entries, seed)
         variance.append(_match(softmax[:, 0].log(), lln[:, 0].log(), sigmas))
         # Entropies saturate at both ends, at log2 N and at 0; this spreads both.
-        spread = [((math.log2(length) - x[:, 1]) / x[:, 1]).log() for x in (softmax, lln)]
-        entropy.append(_match(*spread, sigmas))
+        target, achieved = (((math.log2(length) - x[:, 1]) / x[:, 1]).log() for x in (softmax, lln))
+        entropy.append(_match(target, achieved, sigmas))
         fitted = (sigmas >= FIT_RANGE[0]) & (sigmas <= FIT_RANGE[1])
         linear.append(_fit_line(sigmas[fitted] ** 2, lln[fitted, 0]))
         advance()

@@ -91,6 +91,8 @@ class Matcher(nn.Module):
     curve: Tensor
     stored: Tensor
     batches: Tensor
+    _before: Tensor
+    _newest: Tensor
 
     def __init__(
         self,
@@ -142,8 +144,9 @@ class Matcher(nn.Module):
             source = "frozen" if causal else "sequence"
         if causal and source in ("sequence", "batch"):
             raise ValueError(
-                f"matching.statistics={source!r} reads the whole sequence and would leak the future "
-                "into causal attention; use 'frozen' (see lln.matching.calibrating) or 'running'"
+                f"matching.statistics={source!r} reads the whole sequence and would leak the "
+                "future into causal attention; use 'frozen' (see lln.matching.calibrating) or "
+                "'running'"
             )
         if source == "frozen" and not self._observing:
             return self.frozen()
@@ -186,7 +189,7 @@ class Matcher(nn.Module):
         """The averages before this step; the step itself counts from the next one on."""
         # Gradient checkpointing runs a forward twice. The second run sees the same numbers, and
         # has to get the averages that the first one got.
-        again = (newest == self._newest).all()
+        again = newest.eq(self._newest).all()
         before = torch.where(again, self._before, self.stored)
         weight = torch.clamp(1 / (self.batches + 1), min=self.matching.momentum)
         self._average(newest, torch.where(again, 0, weight))

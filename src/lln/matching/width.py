@@ -30,8 +30,8 @@ class Matching:
     Attributes:
         target: what LLN shall have in common with softmax attention: the mean `entropy` of its
             rows, the `variance` of log P, or that variance by the paper's `linear` fit.
-        scores: the variance of softmax's scores: `exact`, or σ_q² σ_k² as if the elements of q and k
-            were `independent` (the paper).
+        scores: the variance of softmax's scores: `exact`, or σ_q² σ_k² as if the elements of q
+            and k were `independent` (the paper).
         center_keys: subtract the mean key first. Softmax attention is invariant to it; LLN, whose
             analysis assumes a mean of zero, is not.
         statistics: where the moments of q and k come from. `sequence`: each sequence and head by
@@ -54,7 +54,9 @@ class Matching:
         for name, choices in (("target", Target), ("scores", Scores), ("statistics", Source)):
             value, valid = getattr(self, name), get_args(choices)
             if value not in valid:
-                raise ValueError(f"matching.{name} must be one of {', '.join(valid)}, got {value!r}")
+                raise ValueError(
+                    f"matching.{name} must be one of {', '.join(valid)}, got {value!r}"
+                )
         if self.fit is not None and self.target != "linear":
             raise ValueError(f"matching.fit belongs to target='linear', got {self.target!r}")
         if not 0 < self.momentum <= 1:
@@ -96,7 +98,7 @@ class Curve(NamedTuple):
     values: Tensor
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def curve(matching: Matching, head_dim: int) -> Curve:
     """The calibrated curve for a head dimension."""
     if matching.fit is not None:

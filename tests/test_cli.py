@@ -1,0 +1,140 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import lln
+from lln import cli
+from lln.bench import demo
+from lln.bench.timing import Peak
+from lln.cli import app as commands
+from lln.matching.calibration import load
+
+
+def run(*args):
+    return CliRunner().invoke(commands.app, args)
+
+
+def test_version():
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"lln {lln.__version__}\n")
+
+
+@pytest.mark.parametrize("args", [(), ("--help",), ("bench",), ("bench", "op", "--help")])
+def test_help_shows_an_example(args):
+    result = run(*args)
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert "Usage" in result.stdout
+
+
+def test_list_is_the_registry():
+    table, data = run("list"), run("list", "--json")
+    assert table.exit_code == data.exit_code == 0
+    rows = json.loads(data.stdout)
+    assert [row["name"] for row in rows] == lln.available()
+    for row in rows:
+        assert row["name"] in table.stdout
+        assert set(row) == {
+            "name",
+            "kind",
+            "paper",
+            "complexity",
+            "causal",
+            "row_stochastic",
+            "summary",
+        }
+
+
+def test_bench_op(tmp_path):
+    out = tmp_path / "new" / "op.json"
+    sizes = ("--n", "32,48", "--n", "64", "--heads", "2", "--repeats", "1", "--threads", "1")
+    result = run("bench", "op", *sizes, "--names", "lln,authors", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "N=48" in result.stdout
+    report = json.loads(out.read_text())
+    assert report["setting"]["n"] == [32, 48, 64]
+    names = ["products", "authors", "lln"]
+    assert [row["case"] for row in report["results"]] == names * 3
+
+
+def test_demo(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "peak_memory", lambda cell: Peak(2**20))
+    result = run("demo", "--n", "32", "--threads", "1", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert {p.name for p in tmp_path.iterdir()} == {"demo.png", "demo.json"}
+
+
+def test_calibrate(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "LENGTHS", (16, 64))
+    out = tmp_path / "calibration.json"
+    result = run("calibrate", "--dims", "4,8", "--entries", "4096", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    found = load(out)
+    assert list(found) == [4, 8]
+    assert tuple(found[8].lengths) == (16, 64)
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (("bench", "op", "--n", "0"), ("'--n'", "positive whole numbers")),
+        (("bench", "op", "--n", "many"), ("'--n'", "positive whole numbers")),
+        (("bench", "op", "--names", "lln,nonsense"), ("'--names'", "'nonsense'", "lln_matched")),
+        (("bench", "op", "--dtype", "int8"), ("'--dtype'", "'int8'", "bfloat16")),
+        (("bench", "op", "--device", "abacus"), ("'--device'", "'abacus'", "cpu")),
+        (("bench", "op", "--heads", "0"), ("'--heads'", "1")),
+        (("bench", "op", "--heads", "few"), ("'--heads'", "integer")),
+        (("bench", "op", "--nonsense"), ("--nonsense",)),
+        (("bench", "nonsense"), ("'nonsense'", "op")),
+        (("nonsense",), ("'nonsense'", "list, demo, calibrate, bench")),
+        (("demo", "--n", "-1"), ("'--n'", "positive whole numbers")),
+        (("calibrate", "--dims", "8;16"), ("'--dims'", "positive whole numbers")),
+        (("calibrate", "--seed", "-1"), ("'--seed'", "0")),
+    ],
+)
+def test_a_mistake_is_one_line(args, parts):
+    result = run(*args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "op.json"
+    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--names", "lln")
+    result = run("bench", "op", *args, "--out", str(out))
+    assert result.exit_code == 2
+    assert result.stderr == f"error: cannot write '--out' {out}: File exists\n"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_command_line_says_so(missing, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "lln.cli.app")
+    for name in [m for m in sys.modules if m.partition(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    expected = "error: the command line needs typer and rich: pip install 'lln[cli]'\n"
+    assert capsys.readouterr() == ("", expected)
+
+
+def test_without_matplotlib_the_demo_says_so(monkeypatch):
+    monkeypatch.setattr(commands.importlib.util, "find_spec", lambda name: None)
+    result = run("demo")
+    assert result.exit_code == 2
+    assert result.stderr == "error: the demo needs matplotlib: pip install 'lln[bench]'\n"
+
+
+def test_the_package_needs_torch_alone():
+    modules = "lln, lln.cli, lln.instruments, lln.bench.op, lln.bench.demo, lln.bench.figure"
+    blocked = "('typer', 'rich', 'matplotlib', 'scipy')"
+    script = f"import sys; sys.modules.update(dict.fromkeys({blocked})); import {modules}"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,325 @@
+"""What holds for every registered attention, whatever its mechanism.
+
+A mechanism that cannot meet a clause is in the ledger, with the reason.
+"""
+
+from itertools import pairwise
+
+import oracles
+import pytest
+import torch
+from torch.testing import assert_close
+
+import lln
+from lln.matching import UncalibratedWarning
+from lln.registry import entry
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{UncalibratedWarning.__module__}.{UncalibratedWarning.__qualname__}"
+)
+
+HEADS, DIM, VALUE_DIM, BLOCK = 4, 8, 8, 5
+
+LEDGER = {
+    ("permutation", "block_diag"): "blocks are neighbourhoods: order matters",
+    ("permutation", "lln_diag"): "blocks are neighbourhoods: order matters",
+}
+
+CORES = [name for name in lln.available() if entry(name).kind == "core"]
+LINEAR = [name for name in lln.available() if entry(name).complexity == "O(N)"]
+
+every = pytest.mark.parametrize("name", lln.available())
+every_core = pytest.mark.parametrize("name", CORES)
+both_directions = pytest.mark.parametrize("causal", [False, True], ids=["both", "causal"])
+
+
+def options(name):
+    return {"block_size": BLOCK} if "block_size" in entry(name).options else {}
+
+
+def build_core(name, **more):
+    return lln.build_core(name, heads=HEADS, head_dim=DIM, **options(name), **more)
+
+
+def build(name):
+    torch.manual_seed(1)
+    return lln.build(name, dim=HEADS * DIM, heads=HEADS, max_len=64, **options(name))
+
+
+def inputs(n, batch=2, dtype=torch.float32, std=1.0, kv_heads=HEADS):
+    q = torch.randn(batch, HEADS, n, DIM, dtype=torch.float64) * std
+    k = torch.randn(batch, kv_heads, n, DIM, dtype=torch.float64) * std
+    v = torch.randn(batch, kv_heads, n, VALUE_DIM, dtype=torch.float64)
+    return [x.to(dtype) for x in (q, k, v)]
+
+
+def skip_exempt(clause, name):
+    if (clause, name) in LEDGER:
+        pytest.skip(LEDGER[clause, name])
+
+
+def skip_without_causal_form(name, causal):
+    if causal and not entry(name).causal:
+        pytest.skip(f"{name} has no causal form")
+
+
+MASKS = {
+    "left": [False] * 4 + [True] * 9,
+    "right": [True] * 9 + [False] * 4,
+    "holes": [True, False, True, True, False, True, True, True, False, True, True, False, True],
+}
+every_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+
+
+@every_core
+@both_directions
+@pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
+def test_values_and_gradients_are_those_of_the_oracle(name, causal, masked):
+    skip_without_causal_form(name, causal)
+    core = build_core(name, kv_heads=2).double()
+    q, k, v = (x.requires_grad_() for x in inputs(13, dtype=torch.float64, kv_heads=2))
+    key_mask = torch.tensor([[True] * 13, MASKS["right"]]) if masked else None
+    see = {"key_mask": key_mask, "causal": causal}
+    expected = oracles.core(name)(core, q, k, **see) @ v.repeat_interleave(HEADS // 2, 1)
+    actual = core(q, k, v, **see)
+    if masked:  # what padded queries get means nothing
+        expected, actual = (x.where(key_mask[:, None, :, None], 0) for x in (expected, actual))
+    assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    weight = torch.randn_like(actual)
+    wanted = torch.autograd.grad(expected, (q, k, v), weight)
+    assert_close(torch.autograd.grad(actual, (q, k, v), weight), wanted, rtol=1e-7, atol=1e-8)
+
+
+@every_core
+def test_float32_is_close_to_the_oracle(name):
+    core = build_core(name)
+    q, k, v = inputs(40)
+    expected = oracles.core(name)(core, q, k) @ v.double()
+    assert_close(core(q, k, v).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@every
+@every_mask
+@both_directions
+def test_a_padded_sequence_is_the_short_sequence_alone(name, mask, causal):
+    skip_without_causal_form(name, causal)
+    mixer = build(name).eval()
+    mask = torch.tensor(mask)
+    x = torch.randn(2, len(mask), HEADS * DIM)
+    key_mask = torch.stack([mask, torch.ones_like(mask)])
+    padded = mixer(x, key_mask=key_mask, causal=causal)
+    assert_close(padded[:1, mask], mixer(x[:1, mask], causal=causal), rtol=1e-5, atol=1e-6)
+    assert_close(padded[1:], mixer(x[1:], causal=causal), rtol=1e-5, atol=1e-6)
+
+
+@every_core
+@every_mask
+@both_directions
+def test_padding_may_hold_anything(name, mask, causal):
+    skip_without_causal_form(name, causal)
+    core = build_core(name)
+    keep = torch.tensor(mask)
+    q, k, v = inputs(len(mask), batch=1)
+    clean = core(q, k, v, key_mask=keep[None], causal=causal)
+    for junk in (1e4, torch.nan, torch.inf):
+        dirty = (x.clone() for x in (q, k, v))
+        dirty = [x.masked_fill(~keep[:, None], junk) for x in dirty]
+        out = core(*dirty, key_mask=keep[None], causal=causal)
+        assert torch.equal(out[:, :, keep], clean[:, :, keep])
+
+
+@every_core
+@both_directions
+def test_a_query_that_sees_nothing_gets_zero(name, causal):
+    skip_without_causal_form(name, causal)
+    core = build_core(name)
+    q, k, v = (x.requires_grad_() for x in inputs(7))
+    key_mask = torch.tensor([[False] * 7, [True] * 7])
+    out = core(q, k, v, key_mask=key_mask, causal=causal)
+    assert torch.equal(out[0], torch.zeros_like(out[0]))
+    assert out[1].abs().sum() > 0
+    for gradient in torch.autograd.grad(out.sum(), (q, k, v)):
+        assert gradient.isfinite().all()
+        assert torch.equal(gradient[0], torch.zeros_like(gradient[0]))
+
+
+@every
+@both_directions
+def test_batch_mates_are_strangers(name, causal):
+    skip_without_causal_form(name, causal)
+    mixer = build(name).eval()
+    x = torch.randn(2, 11, HEADS * DIM)
+    other = torch.stack([x[0], 30 * torch.randn_like(x[1])])
+    assert torch.equal(mixer(x, causal=causal)[0], mixer(other, causal=causal)[0])
+
+
+@every
+@pytest.mark.parametrize("outlier", [1.0, 1e3])
+def test_the_future_cannot_touch_the_past(name, outlier):
+    mixer = build(name).eval()
+    x = torch.randn(1, 80, HEADS * DIM)
+    if not entry(name).causal:
+        with pytest.raises(NotImplementedError, match=name):
+            mixer(x, causal=True)
+        return
+    for present in (0, 1, 37, 63, 64, 78):
+        changed = x.clone()
+        changed[:, present + 1 :] = outlier * torch.randn_like(changed[:, present + 1 :])
+        past = slice(0, present + 1)
+        before, after = mixer(x, causal=True), mixer(changed, causal=True)
+        assert torch.equal(before[:, past], after[:, past])
+        assert not torch.equal(before[:, present + 1 :], after[:, present + 1 :])
+
+
+@every_core
+@both_directions
+def test_packed_sequences_are_the_sequences_alone(name, causal):
+    skip_without_causal_form(name, causal)
+    core = build_core(name)
+    q, k, v = inputs(30, batch=1)
+    bounds = [0, 3, 3, 17, 28]
+    packed = core(q, k, v, causal=causal, cu_seqlens=torch.tensor(bounds))
+    for start, end in pairwise(bounds):
+        alone = core(*(x[:, :, start:end] for x in (q, k, v)), causal=causal)
+        assert_close(packed[:, :, start:end], alone, rtol=1e-5, atol=1e-6)
+    assert torch.equal(packed[:, :, 28:], torch.zeros_like(packed[:, :, 28:]))
+
+
+@every_core
+@both_directions
+def test_it_is_an_average_of_values(name, causal):
+    skip_without_causal_form(name, causal)
+    core = build_core(name).double()
+    q, k, _ = inputs(12, batch=1, dtype=torch.float64)
+    identity = torch.eye(12, dtype=torch.float64).expand(1, HEADS, 12, 12)
+    p = core(q, k, identity, causal=causal)
+    u, w = torch.randn(2, 1, HEADS, 12, VALUE_DIM, dtype=torch.float64)
+    assert_close(core(q, k, 2 * u - w, causal=causal), 2 * p @ u - p @ w)  # linear in v
+    if entry(name).row_stochastic:
+        assert (p >= 0).all()
+        sums = p.sum(-1)
+        empty = sums == 0  # a ReLU may leave a query without weight
+        assert_close(sums.masked_fill(empty, 1), torch.ones_like(sums))
+        assert empty.double().mean() < 0.5
+
+
+@every
+def test_order_of_tokens_does_not_matter(name):
+    skip_exempt("permutation", name)
+    mixer = build(name).eval()
+    x = torch.randn(1, 15, HEADS * DIM)
+    order = torch.randperm(15)
+    assert_close(mixer(x)[:, order], mixer(x[:, order]), rtol=1e-5, atol=1e-5)
+
+
+@every
+@both_directions
+@pytest.mark.parametrize("n", [0, 1])
+def test_empty_and_one_token_sequences(name, n, causal):
+    skip_without_causal_form(name, causal)
+    out = build(name)(torch.randn(2, n, HEADS * DIM), causal=causal)
+    assert out.shape == (2, n, HEADS * DIM)
+    assert out.isfinite().all()
+
+
+@every_core
+@both_directions
+@pytest.mark.parametrize("std", [0.0, 1e-30, 1e-3, 1e4])
+def test_extreme_inputs_stay_finite(name, causal, std):
+    skip_without_causal_form(name, causal)
+    core = build_core(name)
+    q, k, v = (x.requires_grad_() for x in inputs(70, std=std))
+    out = core(q, k, v, causal=causal)
+    assert out.isfinite().all()
+    for gradient in torch.autograd.grad(out.sum(), (q, k, v)):
+        assert gradient.isfinite().all()
+
+
+@every_core
+@both_directions
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_as_good_as_rounding_the_weights(name, causal, dtype):
+    skip_without_causal_form(name, causal)
+    core = build_core(name)
+    q, k, v = (x.requires_grad_() for x in inputs(40, dtype=dtype, std=3.0))
+    p = oracles.core(name)(core, q, k, causal=causal)
+    expected = p @ v.double()
+    naive = (p.to(dtype) @ v).double() - expected
+    out = core(q, k, v, causal=causal)
+    assert out.dtype == dtype
+    assert (out.double() - expected).abs().max() <= 2 * naive.abs().max()
+    for gradient in torch.autograd.grad(out.float().sum(), (q, k, v)):
+        assert gradient.dtype == dtype
+        assert gradient.isfinite().all()
+
+
+@every_core
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_heads_share_keys(name, kv_heads):
+    core = build_core(name, kv_heads=kv_heads)
+    q, k, v = inputs(20, kv_heads=kv_heads)
+    expected = oracles.core(name)(core, q, k) @ v.repeat_interleave(HEADS // kv_heads, 1).double()
+    assert_close(core(q, k, v).double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_every_parameter_gets_a_gradient(name):
+    mixer = build(name)
+    mixer(torch.randn(2, 20, HEADS * DIM)).square().sum().backward()
+    for parameter_name, parameter in mixer.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        # A bias of the keys cancels in softmax, so its gradient is 0 but for rounding.
+        assert parameter.grad.abs().sum() > 0, parameter_name
+
+
+@every
+def test_state_dict_round_trip(name):
+    mixer, other = build(name), build(name)
+    with torch.no_grad():
+        for tensor in mixer.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.mul_(1.1)
+    x = torch.randn(2, 20, HEADS * DIM)
+    assert not torch.equal(other.eval()(x), mixer.eval()(x))
+    other.load_state_dict(mixer.state_dict())
+    assert torch.equal(other(x), mixer(x))
+
+
+@every
+@both_directions
+def test_compiles_into_one_graph(name, causal):
+    skip_without_causal_form(name, causal)
+    mixer = build(name)
+    x = torch.randn(2, 20, HEADS * DIM)
+    key_mask = torch.rand(2, 20) > 0.3
+    torch._dynamo.reset()
+    compiled = torch.compile(mixer, fullgraph=True, backend="eager")
+    assert_close(
+        compiled(x, key_mask=key_mask, causal=causal), mixer(x, key_mask=key_mask, causal=causal)
+    )
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@both_directions
+def test_memory_grows_linearly(name, causal):
+    skip_without_causal_form(name, causal)
+
+    def saved_bytes(n):
+        mixer, total = build(name), 0
+
+        def pack(tensor):
+            nonlocal total
+            total += tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            mixer(torch.randn(1, n, HEADS * DIM), causal=causal)
+        return total
+
+    assert saved_bytes(4096) <= 2.1 * saved_bytes(2048)
+
+
+@every
+def test_unknown_options_are_named(name):
+    with pytest.raises(ValueError, match=r"blok_size.*valid"):
+        lln.build(name, dim=32, heads=4, blok_size=3)

@@ -70,7 +70,7 @@ def test_demo(tmp_path, monkeypatch):
 def test_calibrate(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "LENGTHS", (16, 64))
     out = tmp_path / "calibration.json"
-    result = run("calibrate", "--dims", "4,8", "--entries", "4096", "--out", str(out))
+    result = run("calibrate", "--dims", "4,8", "--draws", "1", "--out", str(out))
     assert result.exit_code == 0, result.output
     found = load(out)
     assert list(found) == [4, 8]

@@ -239,6 +239,16 @@ def test_combinations_start_as_the_average(combine):
         assert_close(diag(q, k, v), core("entropy")(q, k, v))
 
 
+@QUIET
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_module_in_half_precision_matches_as_before(causal):
+    q, k, v = (x.to(torch.bfloat16) for x in inputs())
+    expected = core("entropy")(q, k, v, causal=causal)
+    half = core("entropy").to(torch.bfloat16)
+    assert_close(half(q, k, v, causal=causal), expected, rtol=0.02, atol=0.02)
+    assert core("entropy")(q.double(), k.double(), v.double(), causal=causal).dtype == torch.float64
+
+
 def test_bad_matching_is_named():
     for bad in ({"target": "mean"}, {"scores": "guess"}, {"statistics": "global"}):
         with pytest.raises(ValueError, match=f"matching.{next(iter(bad))} must be one of"):

@@ -41,17 +41,19 @@ def lln_attention(
         scale: of the softmax scores that are emulated, 1/√D by default.
         matching: how α and β are found: `"entropy"`, `"paper"`, or a `Matching`.
     """
-    found = find_factors(q, k, alpha, beta, key_mask, causal, cu_seqlens, scale, matching)
+    alpha, beta, key_shift = find_factors(
+        q, k, alpha, beta, key_mask, causal, cu_seqlens, scale, matching
+    )
     return functional.lln_attention(
         q,
         k,
         v,
-        found[0],
-        found[1],
+        alpha,
+        beta,
         key_mask=key_mask,
         causal=causal,
         cu_seqlens=cu_seqlens,
-        key_shift=found[2],
+        key_shift=key_shift,
     )
 
 

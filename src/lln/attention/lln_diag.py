@@ -38,18 +38,20 @@ def lln_diag_attention(
 
     Arguments as in `lln.lln_attention`, and `block_size`, the number of tokens per block.
     """
-    found = find_factors(q, k, alpha, beta, key_mask, causal, cu_seqlens, scale, matching)
+    alpha, beta, key_shift = find_factors(
+        q, k, alpha, beta, key_mask, causal, cu_seqlens, scale, matching
+    )
     return functional.lln_diag_attention(
         q,
         k,
         v,
-        found[0],
-        found[1],
+        alpha,
+        beta,
         block_size=block_size,
         key_mask=key_mask,
         causal=causal,
         cu_seqlens=cu_seqlens,
-        key_shift=found[2],
+        key_shift=key_shift,
         scale=scale,
     )
 

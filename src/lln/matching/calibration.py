@@ -18,7 +18,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -104,7 +103,7 @@ def _measure(
     d: int, n: int, scores: Tensor, sigmas: Tensor, draws: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Variance of log P and entropy in bits, `(points, 2)`, for softmax and for LLN."""
-    rows = min(n, max(16, 2**17 // n))
+    rows = min(n, max(16, 2**16 // n), 128)
     draws = draws * min(64, max(1, 1024 // n))
     batch = max(1, min(draws, 2**17 // (rows * n)))
     batches = -(-draws // batch)
@@ -115,18 +114,21 @@ def _measure(
         q = torch.randn(batch, rows, d, generator=generator, dtype=torch.float64)
         k = torch.randn(batch, n, d, generator=generator, dtype=torch.float64)
         score = q @ k.mT / math.sqrt(d)
-        softmax += torch.stack([_moments((s * score).log_softmax(-1)) for s in scores])
+        for i, std in enumerate(scores):
+            log_p = (std * score).log_softmax(-1)
+            softmax[i] += _moments(log_p.exp(), log_p)
         for i, sigma in enumerate(sigmas / math.sqrt(2)):
             z = (sigma * k).logsumexp(-2, keepdim=True)
             p = (sigma * q + z).softmax(-1) @ (sigma * k - z).exp().mT
-            lln[i] += _moments(p.log())
+            lln[i] += _moments(p, p.log())
     return softmax / batches, lln / batches
 
 
-def _moments(log_p: Tensor) -> Tensor:
+def _moments(p: Tensor, log_p: Tensor) -> Tensor:
     """Variance and entropy of each draw `(batch, rows, n)`, averaged."""
-    entropy = -(log_p.exp() * log_p.clamp(min=-700)).sum(-1).mean() / math.log(2)
-    return torch.stack([log_p.var((-2, -1)).mean(), entropy])
+    variance = log_p.square().mean((-2, -1)) - log_p.mean((-2, -1)).square()
+    entropy = -(p * log_p.clamp(min=-700)).sum(-1).mean() / math.log(2)
+    return torch.stack([variance.mean(), entropy])
 
 
 def _match(target: Tensor, achieved: Tensor, sigmas: Tensor) -> tuple[float, ...]:
@@ -149,9 +151,9 @@ def save(calibrations: Iterable[Calibration], path: Path) -> None:
     content = {str(c.head_dim): asdict(c) for c in calibrations}
     rows = ",\n".join(f"{json.dumps(d)}: {json.dumps(c)}" for d, c in content.items())
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(f"{{\n{rows}\n}}\n")
-    os.replace(file.name, path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(f"{{\n{rows}\n}}\n")
+    os.replace(unfinished, path)
 
 
 def load(path: Path) -> dict[int, Calibration]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lln.functional.precision import upcast
 from lln.matching.statistics import Statistics, measure, measure_batch
 from lln.matching.width import Curve, Factors, Matching, curve, factors, resolve
 
@@ -68,9 +69,7 @@ def match(
             "use lln.LLNAttention, or 'sequence' here"
         )
     newest = moments(matching, q, k, key_mask=key_mask, cu_seqlens=cu_seqlens, scale=scale)
-    lengths, values = curve(matching, q.shape[3])
-    calibrated = Curve(lengths.to(q.device), values.to(q.device))
-    return factors(matching, calibrated, newest)
+    return factors(matching, curve(matching, q.shape[3]), newest)
 
 
 class Matcher(nn.Module):
@@ -179,7 +178,7 @@ class Matcher(nn.Module):
                     UncalibratedWarning,
                     stacklevel=3,
                 )
-        return self._factors(self._unpack(self.stored))
+        return self._factors(self._unpack(upcast(self.stored)))
 
     def _factors(self, statistics: Statistics) -> Factors:
         return factors(self.matching, Curve(self.log_lengths, self.curve), statistics)

@@ -131,7 +131,7 @@ def width(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Tensor:
 
 def _at_length(curve: Curve, log_keys: Tensor) -> Tensor:
     """The curve at `(rows,)` numbers of keys, `(rows, points)`; the nearest beyond its ends."""
-    lengths, values = curve.log_lengths, curve.values
+    lengths, values = (x.to(log_keys) for x in curve)  # the curve may be stored in half precision
     if lengths.shape[0] == 1:
         return values.expand(log_keys.shape[0], -1)
     right = torch.searchsorted(lengths, log_keys).clamp(1, lengths.shape[0] - 1)

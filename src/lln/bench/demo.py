@@ -1,0 +1,171 @@
+"""`lln demo`: LLN attention against softmax attention in speed, memory and concentration."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lln import functional, matching
+from lln.bench import cases
+from lln.bench.record import environment, write, write_json
+from lln.bench.timing import Cell, Peak, interleave, peak_memory, rounds, threads
+from lln.instruments import lln_spectral_gap, row_entropy, spectral_gap_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+# LLN finds α and β itself, so that its time is what a user's model would see.
+COMPARED = {"sdpa": "softmax (SDPA)", "lln_matched": "LLN", "lln_diag_matched": "LLN+Diag"}
+PEER = "sdpa"
+MEASURES = 2  # of each length: softmax, then LLN
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the demo compares.
+
+    Attributes:
+        n: sequence lengths.
+        heads: of the timed attentions.
+        sigma: standard deviation of the Gaussian q and k.
+        repeats: rounds of timing, see `interleave`.
+        rows: of P, whose entropy is measured.
+        tokens: concentration is averaged over draws of q and k that have so many tokens together.
+    """
+
+    n: Sequence[int] = LENGTHS
+    heads: int = 8
+    head_dim: int = 64
+    sigma: float = 1.2
+    threads: int = 2
+    repeats: int = 3
+    rows: int = 128
+    tokens: int = 16384
+
+    @property
+    def steps(self) -> int:
+        """How often `run` calls `advance`."""
+        per_length = rounds(len(COMPARED), self.repeats) + len(COMPARED) + MEASURES
+        return per_length * len(self.n)
+
+
+def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Measures, and returns what `demo.json` holds."""
+    cases.verify(COMPARED)
+    results = []
+    with threads(setting.threads):
+        for n in setting.n:
+            timings = _time(setting, n, advance)
+            peaks = {}
+            for name in COMPARED:
+                peaks[name] = _peak(setting, name, n)
+                advance()
+            results.append(
+                {
+                    "n": n,
+                    "seconds": timings,
+                    "speed_up": {name: timings[PEER] / s for name, s in timings.items()},
+                    "peak": {name: asdict(peak) for name, peak in peaks.items()},
+                    **_concentration(setting, n, advance),
+                }
+            )
+    return {"benchmark": "demo", **environment(), "setting": asdict(setting), "results": results}
+
+
+def _time(setting: Setting, n: int, advance: Callable[[], object]) -> dict[str, float]:
+    x = cases.inputs(1, setting.heads, n, setting.head_dim, std=setting.sigma)
+    calls = {name: cases.call(cases.CASES[name], x, backward=False) for name in COMPARED}
+    timings = interleave(calls, repeats=setting.repeats, advance=advance)
+    return {name: timing.median for name, timing in timings.items()}
+
+
+def _peak(setting: Setting, name: str, n: int) -> Peak:
+    return peak_memory(
+        Cell(name, n, heads=setting.heads, head_dim=setting.head_dim, threads=setting.threads)
+    )
+
+
+@torch.no_grad()
+def _concentration(setting: Setting, n: int, advance: Callable[[], object]) -> dict[str, Any]:
+    """Entropy in bits and spectral gap of both attentions on the same q and k."""
+    # Short sequences differ more from draw to draw and cost less; eight draws are enough of them.
+    draws = max(1, min(8, setting.tokens // n))
+    q, k, _, _ = cases.inputs(draws, 1, n, setting.head_dim, std=setting.sigma)
+    entropy = {"softmax": row_entropy(_softmax, q, k, rows=setting.rows)}
+    gap = {"softmax": spectral_gap_of(_softmax, q, k)}
+    advance()
+    alpha, beta, shift = matching.match("entropy", q, k)
+    attend = partial(functional.lln_attention, alpha=alpha, beta=beta, key_shift=shift)
+    entropy["lln"] = row_entropy(attend, q, k, rows=setting.rows)
+    gap["lln"] = lln_spectral_gap(q, k, alpha, beta, key_shift=shift)
+    advance()
+    return {
+        "entropy_bits": {name: value.mean().item() for name, value in entropy.items()},
+        "spectral_gap": {name: value.mean().item() for name, value in gap.items()},
+    }
+
+
+def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    # SDPA avoids the N×N matrix only where values are as wide as queries.
+    width = v.shape[3]
+    v = F.pad(v, (0, max(0, q.shape[3] - width)))
+    return functional.softmax_attention(q, k, v)[..., :width]
+
+
+def save(report: dict[str, Any], folder: Path) -> None:
+    """Writes `demo.json` and `demo.png` into `folder`."""
+    from lln.bench.figure import draw
+
+    write_json(folder / "demo.json", report)
+    write(folder / "demo.png", partial(draw, report))
+
+
+def tables(report: dict[str, Any]) -> "list[Table]":
+    """The report for a terminal: cost, then concentration."""
+    from rich.table import Table
+
+    setting = report["setting"]
+    cost = Table(
+        title=f"Forward pass: B=1, H={setting['heads']}, D={setting['head_dim']}, float32, "
+        f"{setting['threads']} CPU threads"
+    )
+    cost.add_column("N", justify="right")
+    for label in COMPARED.values():
+        cost.add_column(f"{label}\nms", justify="right")
+    for name, label in COMPARED.items():
+        if name != PEER:
+            cost.add_column(f"{label}\nspeed-up", justify="right", style="bold")
+    for label in COMPARED.values():
+        cost.add_column(f"{label}\npeak MiB", justify="right")
+    concentration = Table(
+        title=f"Concentration: Gaussian q and k, σ={setting['sigma']}, D={setting['head_dim']}"
+    )
+    concentration.add_column("N", justify="right")
+    for title in ("entropy, bits", "spectral gap"):
+        for label in ("softmax", "LLN"):
+            concentration.add_column(f"{label}\n{title}", justify="right")
+    for row in report["results"]:
+        cost.add_row(
+            f"{row['n']:,}",
+            *(f"{1e3 * row['seconds'][name]:,.1f}" for name in COMPARED),
+            *(f"{row['speed_up'][name]:.1f}×" for name in COMPARED if name != PEER),
+            *(_mebibytes(row["peak"][name]) for name in COMPARED),
+        )
+        concentration.add_row(
+            f"{row['n']:,}",
+            *(f"{row['entropy_bits'][name]:.2f}" for name in ("softmax", "lln")),
+            *(f"{row['spectral_gap'][name]:.3f}" for name in ("softmax", "lln")),
+        )
+    return [cost, concentration]
+
+
+def _mebibytes(peak: dict[str, Any]) -> str:
+    if peak["bytes"] is None:
+        return str(peak["problem"] or "–")
+    return f"{peak['bytes'] / 2**20:,.1f}"

@@ -1,0 +1,124 @@
+"""`lln bench matching`: how close LLN comes to softmax attention on Gaussian inputs (Figure 2).
+
+For each matching, the entropy of P in bits, its spectral gap and the variance of log P stand beside
+softmax's, for several standard deviations of q and k.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lln import functional
+from lln.bench.record import environment, write, write_json
+from lln.instruments import entropy, lln_spectral_gap, spectral_gap_of
+from lln.matching import PRESETS, Matching, match
+
+MATCHINGS = {
+    "entropy": PRESETS["entropy"],
+    "variance": Matching(target="variance"),
+    "paper": PRESETS["paper"],
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared.
+
+    Attributes:
+        head_dims: D.
+        n: sequence lengths.
+        sigmas: standard deviations of both q and k.
+        draws: independent inputs that each figure averages.
+        seed: of the inputs.
+    """
+
+    head_dims: Sequence[int] = (32, 64, 128)
+    n: Sequence[int] = (256, 512, 1024)
+    sigmas: Sequence[float] = (0.5, 0.8, 1.0, 1.2, 1.5, 1.8)
+    draws: int = 8
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """How often `run` calls `advance`."""
+        return len(self.head_dims) * len(self.n) * len(self.sigmas)
+
+
+def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """Measures, and returns what `concentration.json` holds."""
+    results = []
+    for head_dim in setting.head_dims:
+        for n in setting.n:
+            generator = torch.Generator().manual_seed(setting.seed)
+            shape = (setting.draws, 1, n, head_dim)
+            q, k = (torch.randn(shape, generator=generator).double() for _ in range(2))
+            for sigma in setting.sigmas:
+                cell = {"head_dim": head_dim, "n": n, "sigma": sigma}
+                results.append({**cell, **_measure(sigma * q, sigma * k)})
+                advance()
+    return {
+        "benchmark": "matching",
+        **environment(),
+        "setting": asdict(setting),
+        "results": results,
+    }
+
+
+@torch.no_grad()
+def _measure(q: Tensor, k: Tensor) -> dict[str, dict[str, float]]:
+    identity = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:3], -1)
+    p = functional.softmax_attention(q, k, identity)
+    gap = spectral_gap_of(lambda q, k, v: p @ v, q, k)
+    measured = {"softmax": _summary(p, gap)}
+    for name, matching in MATCHINGS.items():
+        alpha, beta, shift = match(matching, q, k)
+        p = functional.lln_attention(q, k, identity, alpha, beta, key_shift=shift)
+        gap = lln_spectral_gap(q, k, alpha, beta, key_shift=shift)
+        measured[name] = _summary(p, gap)
+    return measured
+
+
+def _summary(p: Tensor, gap: Tensor) -> dict[str, float]:
+    values = {"entropy": entropy(p), "gap": gap, "variance": p.log().var((-2, -1))}
+    means = {name: value.mean().item() for name, value in values.items()}
+    return means | {f"{name}_std": value.std().item() for name, value in values.items()}
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """A table: softmax, then the difference of each matching."""
+    lines = [
+        "| D | N | σ | softmax H | γ | var log P "
+        "| entropy: ΔH | Δγ | variance: Δvar | paper: ΔH | Δγ | Δvar |",
+        "|" + "---:|" * 12,
+    ]
+    for row in report["results"]:
+        softmax = row["softmax"]
+
+        def delta(name: str, measure: str, row: dict[str, Any] = row) -> float:
+            return float(row[name][measure] - row["softmax"][measure])
+
+        def percent(name: str, row: dict[str, Any] = row) -> float:
+            return 100 * delta(name, "variance", row) / float(row["softmax"]["variance"])
+
+        lines.append(
+            f"| {row['head_dim']} | {row['n']} | {row['sigma']} "
+            f"| {softmax['entropy']:.2f} | {softmax['gap']:.3f} | {softmax['variance']:.2f} "
+            f"| {delta('entropy', 'entropy'):+.2f} | {delta('entropy', 'gap'):+.3f} "
+            f"| {percent('variance'):+.1f} % | {delta('paper', 'entropy'):+.2f} "
+            f"| {delta('paper', 'gap'):+.3f} | {percent('paper'):+.0f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def save(report: dict[str, Any], folder: Path) -> None:
+    """Writes `concentration.json`, `.md` and `.png` into `folder`."""
+    from lln.bench.matching_figure import draw
+
+    write_json(folder / "concentration.json", report)
+    write(folder / "concentration.md", lambda file: file.write_text(markdown(report)))
+    write(folder / "concentration.png", partial(draw, report))

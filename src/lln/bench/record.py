@@ -1,0 +1,71 @@
+"""What makes a measurement comparable: the machine, the versions, the commit; and safe files."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lln
+
+PACKAGE = Path(lln.__file__).resolve().parent
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Where and when a measurement was made."""
+    machine = {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
+    if torch.device(device).type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+    return {
+        "machine": machine,
+        "lln": lln.__version__,
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit that this package was checked out at; None for an installed package."""
+    checkout = PACKAGE.parent.parent
+    if not (checkout / ".git").exists():  # or git would name a repository that only surrounds us
+        return None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--tags"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes `path` whole or not at all."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def write(path: Path, save: Callable[[Path], object]) -> None:
+    """Lets `save` write a file beside `path`, and moves it there once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        save(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""Time and peak memory on machines that are shared and noisy."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+
+MAX_CALLS = 16  # per round: beyond it, a fast call only makes the benchmark longer
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call.
+
+    Attributes:
+        median: robust against interruptions; ratios are taken of medians.
+        minimum: the least disturbed call.
+        calls: how many calls were timed.
+    """
+
+    median: float
+    minimum: float
+    calls: int
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = 5,
+    seconds: float = 0.2,
+    device: torch.device | str = "cpu",
+    advance: Callable[[], object] = lambda: None,
+) -> dict[str, Timing]:
+    """Times several calls in turns, so that a disturbance hits all of them alike.
+
+    Args:
+        calls: what to time.
+        repeats: how many rounds. Each call runs at least once per round.
+        seconds: a call that is faster runs several times per round, for about this long.
+        device: where the calls run; a GPU is waited for.
+        advance: called once per call and round, the warm-up round included, for a progress bar.
+    """
+    per_round = {}
+    for name, call in calls.items():
+        # The first call pays for thread pools, caches and memory from the system: not counted.
+        first = _seconds(call, device)
+        per_round[name] = max(1, min(MAX_CALLS, int(seconds / max(first, 1e-9))))
+        advance()
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for _ in range(repeats):
+        for name in names:
+            samples[name] += [_seconds(calls[name], device) for _ in range(per_round[name])]
+            advance()
+        names = names[1:] + names[:1]  # so that none always runs behind the same neighbour
+    return {name: Timing(median(s), min(s), len(s)) for name, s in samples.items()}
+
+
+def rounds(calls: int, repeats: int) -> int:
+    """How often `interleave` calls `advance`."""
+    return calls * (repeats + 1)
+
+
+def _seconds(call: Callable[[], object], device: torch.device | str) -> float:
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def synchronise(device: torch.device | str) -> None:
+    """Waits for a GPU."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Runs torch with `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One call whose memory is measured in a process of its own: see `lln.bench.cell`.
+
+    Attributes:
+        case: a name of `lln.bench.cases.CASES`.
+        n: sequence length.
+        backward: measure the backward pass too.
+    """
+
+    case: str
+    n: int
+    batch: int = 1
+    heads: int = 8
+    head_dim: int = 64
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int = 1
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Peak memory of one call, beyond its inputs.
+
+    Attributes:
+        bytes: None where it could not be measured.
+        problem: why not: `out of memory`, `time-out`, or what failed.
+    """
+
+    bytes: int | None
+    problem: str | None = None
+
+
+def peak_memory(cell: Cell, *, timeout: float = 120) -> Peak:
+    """Measures `cell` in a fresh process. Running out of memory or time is a result."""
+    command = [sys.executable, "-m", "lln.bench.cell", json.dumps(asdict(cell))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return Peak(None, "time-out")
+    if done.returncode == -9:  # how Linux ends a process when memory runs out
+        return Peak(None, "out of memory")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Peak(None, f"failed: {lines[-1]}")
+    return Peak(**json.loads(done.stdout.splitlines()[-1]))

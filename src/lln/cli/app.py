@@ -1,0 +1,273 @@
+"""The commands of `lln`. Each parses its options and leaves the work to the package."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+from typer.core import TyperGroup
+
+import lln
+from lln.bench import cases, demo, op
+from lln.bench.record import write_json
+from lln.matching.calibration import HEAD_DIMS, LENGTHS, SHIPPED, calibrate, save
+from lln.registry import entry
+
+
+class Refusal(Exception):
+    """What the user has to know instead of a result, in one line."""
+
+    def format_message(self) -> str:
+        """Called like the method of typer's own errors."""
+        return str(self)
+
+
+class OneLineErrors(TyperGroup):
+    """Says in one line what is wrong with an option, instead of a usage page."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise Refusal(f"{args[0]!r} is not one of the commands {', '.join(self.commands)}")
+        return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = super().main
+        if not standalone_mode:
+            return run(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        try:
+            code = run(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.Abort:
+            sys.exit(1)
+        except Exception as error:
+            # Which class this is depends on typer's version; what it can do does not.
+            if not hasattr(error, "format_message"):
+                raise
+            message = " ".join(error.format_message().split())
+            Console(stderr=True, soft_wrap=True).print(
+                f"error: {message}", markup=False, highlight=False
+            )
+            sys.exit(2)
+        sys.exit(code or 0)
+
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+bench = typer.Typer(cls=OneLineErrors, invoke_without_command=True, rich_markup_mode="rich")
+app.add_typer(bench, name="bench", help="Measure speed and memory on this machine.")
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"lln {lln.__version__}")
+        raise typer.Exit()
+
+
+@app.callback(epilog="Examples:  lln list  ·  lln demo  ·  lln bench op --n 2048,8192 --threads 4")
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Attention that behaves like softmax attention and costs O(N)."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@bench.callback(epilog="Example:  lln bench op --n 2048,8192 --names products,sdpa,lln")
+def start_bench(context: typer.Context) -> None:
+    """Measure speed and memory on this machine."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("list", epilog="Examples:  lln list  ·  lln list --json | jq '.[].name'")
+def list_mechanisms(
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List the attention mechanisms that lln.build knows."""
+    rows = [
+        {
+            "name": found.name,
+            "kind": found.kind,
+            "paper": found.paper,
+            "complexity": found.complexity,
+            "causal": found.causal,
+            "row_stochastic": found.row_stochastic,
+            "summary": found.summary,
+        }
+        for found in map(entry, lln.available())
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    table = Table(
+        box=box.HORIZONTALS,
+        padding=(0, 1, 0, 0),
+        caption="row-stochastic: weights ≥ 0 that sum to 1",
+    )
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("mechanism", min_width=24)
+    for title in ("kind", "cost", "causal", "row-\nstochastic"):
+        table.add_column(title)
+    for row in rows:
+        table.add_row(
+            str(row["name"]),
+            f"{escape(str(row['summary']))}\n[dim]{escape(str(row['paper']))}[/dim]",
+            str(row["kind"]),
+            str(row["complexity"]),
+            "yes" if row["causal"] else "no",
+            "yes" if row["row_stochastic"] else "no",
+        )
+    Console().print(table)
+
+
+@app.command("demo", epilog="Examples:  lln demo  ·  lln demo --out /tmp/demo --n 512,2048")
+def run_demo(
+    out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json.")] = Path("demo"),
+    n: Annotated[list[str] | None, typer.Option(help="Sequence lengths.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+) -> None:
+    """Compare LLN with softmax attention: speed, memory, concentration (about two minutes)."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Refusal("the demo needs matplotlib: pip install 'lln[bench]'")
+    lengths = _numbers("--n", n) if n else demo.LENGTHS
+    setting = demo.Setting(n=lengths, threads=threads)
+    with _progress("measuring", setting.steps) as advance:
+        report = demo.run(setting, advance=advance)
+    Console().print(*demo.tables(report), sep="\n")
+    with _writing(out):
+        demo.save(report, out)
+
+
+@bench.command("op", epilog="Example:  lln bench op --n 2048,8192 --names products,sdpa,lln")
+def bench_op(
+    n: Annotated[
+        list[str] | None, typer.Option(help="Sequence lengths, repeated or with commas; 8192.")
+    ] = None,
+    heads: Annotated[int, typer.Option(min=1, help="H.")] = 12,
+    head_dim: Annotated[int, typer.Option(min=1, help="D.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="B.")] = 1,
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(op.DTYPES)}.")] = "float32",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds, each over all cases.")] = 5,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Of {', '.join(cases.CASES)}; products always run."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+) -> None:
+    """Time attention, forward and backward, against bare matrix products and SDPA."""
+    setting = op.Setting(
+        names=_choices("--names", names, list(cases.CASES)) if names else tuple(cases.CASES),
+        n=_numbers("--n", n) if n else (8192,),
+        batch=batch,
+        heads=heads,
+        head_dim=head_dim,
+        dtype=_choices("--dtype", [dtype], list(op.DTYPES))[0],
+        device=_device(device),
+        threads=threads,
+        repeats=repeats,
+    )
+    with _progress("measuring", setting.steps) as advance:
+        report = op.run(setting, advance=advance)
+    Console().print(*op.tables(report), sep="\n")
+    if out is not None:
+        with _writing(out):
+            write_json(out, report)
+
+
+@app.command("calibrate", epilog="Example:  lln calibrate --dims 40,48 --out calibration.json")
+def run_calibrate(
+    dims: Annotated[list[str] | None, typer.Option(help="Head dimensions; all that ship.")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Sets of keys per measurement.")] = 64,
+    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)] = SHIPPED,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+) -> None:
+    """Measure anew how α and β follow from the moments of q and k; takes a while."""
+    chosen = _numbers("--dims", dims) if dims else HEAD_DIMS
+    with _progress("calibrating", len(chosen) * len(LENGTHS)) as advance:
+        result = [calibrate(d, LENGTHS, draws=draws, seed=seed, advance=advance) for d in chosen]
+    with _writing(out):
+        save(result, out)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Says that `path` was written, or why not."""
+    try:
+        yield
+    except OSError as error:
+        raise Refusal(f"cannot write '--out' {path}: {error.strerror}") from None
+    typer.echo(f"wrote {path}")
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[], object]]:
+    """A bar on the terminal, and nothing where output is not one."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _items(values: list[str]) -> list[str]:
+    """An option that may be repeated and may hold commas."""
+    return [item.strip() for value in values for item in value.split(",") if item.strip()]
+
+
+def _numbers(option: str, values: list[str]) -> tuple[int, ...]:
+    items = _items(values)
+    if not items or not all(item.isdecimal() and int(item) > 0 for item in items):
+        raise typer.BadParameter(
+            f"{', '.join(values)!r} is not a list of positive whole numbers such as 512,2048",
+            param_hint=f"'{option}'",
+        )
+    return tuple(dict.fromkeys(map(int, items)))
+
+
+def _choices(option: str, values: list[str], valid: list[str]) -> tuple[str, ...]:
+    items = _items(values)
+    unknown = [item for item in items if item not in valid]
+    if unknown or not items:
+        raise typer.BadParameter(
+            f"{', '.join(unknown or values)!r} is not one of {', '.join(valid)}",
+            param_hint=f"'{option}'",
+        )
+    return tuple(dict.fromkeys(items))
+
+
+def _device(name: str) -> str:
+    usable = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if name not in usable and not (name == "cuda" and len(usable) > 1):
+        raise typer.BadParameter(
+            f"{name!r} is not one of {', '.join(usable)}", param_hint="'--device'"
+        )
+    return name

@@ -1,0 +1,57 @@
+import json
+
+import pytest
+import torch
+
+from lln.bench import demo
+from lln.bench.timing import Peak
+from lln.functional import softmax_attention
+
+TINY = demo.Setting(n=(64, 128), heads=1, threads=1, repeats=1, rows=16)
+
+
+@pytest.fixture(scope="module")
+def report():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            demo,
+            "peak_memory",
+            lambda cell: Peak(None, "time-out") if cell.n == 128 else Peak(cell.n * 2**12),
+        )
+        advanced = []
+        result = demo.run(TINY, advance=lambda: advanced.append(1))
+    assert len(advanced) == TINY.steps
+    return result
+
+
+def test_concentration_of_both_attentions_is_alike(report):
+    for row in report["results"]:
+        assert 0 < row["entropy_bits"]["softmax"] < 7
+        assert abs(row["entropy_bits"]["softmax"] - row["entropy_bits"]["lln"]) < 1
+        assert all(0 < gap < 1 for gap in row["spectral_gap"].values())
+
+
+def test_speed_up_is_against_sdpa(report):
+    for row in report["results"]:
+        assert row["speed_up"]["sdpa"] == 1
+        expected = row["seconds"]["sdpa"] / row["seconds"]["lln_matched"]
+        assert row["speed_up"]["lln_matched"] == pytest.approx(expected)
+
+
+def test_tables_and_files(report, tmp_path):
+    cost, concentration = demo.tables(report)
+    assert cost.row_count == concentration.row_count == 2
+    assert "time-out" in list(cost.columns[-1].cells)
+    demo.save(report, tmp_path / "demo")
+    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "demo" / "demo.json").read_text()) == json.loads(
+        json.dumps(report)
+    )
+
+
+def test_narrow_values_do_not_change_softmax():
+    q, k, v = torch.randn(3, 1, 2, 32, 16)
+    for width in (1, 16):
+        torch.testing.assert_close(
+            demo._softmax(q, k, v[..., :width]), softmax_attention(q, k, v[..., :width])
+        )

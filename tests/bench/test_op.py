@@ -1,0 +1,101 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from lln.bench import cases, op, record
+
+TINY = op.Setting(n=(32, 48), heads=2, repeats=1, threads=1)
+
+
+@pytest.fixture(scope="module")
+def report():
+    advanced = []
+    result = op.run(TINY, advance=lambda: advanced.append(1))
+    assert len(advanced) == TINY.steps
+    return result
+
+
+def test_every_row_has_its_ratios(report):
+    assert [(row["n"], row["case"]) for row in report["results"]] == [
+        (n, name) for n in (32, 48) for name in cases.CASES
+    ]
+    times = {(row["n"], row["case"]): row for row in report["results"]}
+    for row in report["results"]:
+        for title in op.PASSES:
+            products, sdpa = (
+                times[row["n"], name][title]["median"] for name in ("products", "sdpa")
+            )
+            own = row[title]
+            assert own["times_products"] == pytest.approx(own["median"] / products)
+            assert own["faster_than_sdpa"] == pytest.approx(sdpa / own["median"])
+
+
+def test_report_says_where_it_was_made(report):
+    assert {"machine", "torch", "python", "lln", "commit", "date", "setting"} <= report.keys()
+    assert report["setting"]["threads"] == 1
+    assert report["setting"]["dtype"] == "float32"
+    json.dumps(report)
+
+
+def test_tables_show_every_row(report):
+    tables = op.tables(report)
+    assert [table.row_count for table in tables] == [len(cases.CASES)] * 4
+
+
+def test_products_are_always_measured_and_sdpa_on_demand():
+    setting = dataclasses.replace(TINY, names=("lln",), n=(32,))
+    report = op.run(setting)
+    assert [row["case"] for row in report["results"]] == ["products", "lln"]
+    assert report["results"][1]["forward"]["faster_than_sdpa"] is None
+    assert op.tables(report)[0].row_count == 2
+
+
+@pytest.mark.parametrize("dtype", op.DTYPES)
+def test_every_dtype_runs(dtype):
+    op.run(dataclasses.replace(TINY, n=(32,), dtype=dtype))
+
+
+def test_a_wrong_result_is_not_timed(monkeypatch):
+    wrong = dataclasses.replace(cases.CASES["lln"], attend=lambda q, k, v: v)
+    monkeypatch.setitem(cases.CASES, "lln", wrong)
+    with pytest.raises(RuntimeError, match="lln differs from its formula"):
+        op.run(TINY)
+
+
+def test_a_nan_is_not_timed(monkeypatch):
+    wrong = dataclasses.replace(cases.CASES["lln"], attend=lambda q, k, v: v * torch.nan)
+    monkeypatch.setitem(cases.CASES, "lln", wrong)
+    with pytest.raises(RuntimeError, match="lln differs from its formula"):
+        cases.verify(["lln"])
+
+
+def test_saved_bytes_count_each_storage_once():
+    x = cases.inputs(1, 2, 32, 16)
+    size = x.q.numel() * 4
+    assert op.saved_bytes(lambda q, k, v: q * k + q * v, x) == 3 * size
+    assert op.saved_bytes(lambda q, k, v: (q * 2).exp() + k, x) == size  # the output of exp
+
+
+def test_inputs_depend_on_the_seed_alone():
+    x, same, other = (cases.inputs(1, 2, 8, 4, seed=seed, std=3) for seed in (0, 0, 1))
+    torch.testing.assert_close(x.q, same.q, atol=0, rtol=0)
+    assert (x.q - other.q).abs().max() > 0
+    assert x.q.requires_grad
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder" / "result.json"
+    record.write_json(path, {"σ": 1})
+    with pytest.raises(TypeError):
+        record.write_json(path, {"σ": object()})
+
+    def half(file):
+        file.write_text("half")
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        record.write(path, half)
+    assert json.loads(path.read_text()) == {"σ": 1}
+    assert [p.name for p in path.parent.iterdir()] == ["result.json"]

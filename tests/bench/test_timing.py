@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from lln.bench import timing
+from lln.bench.timing import Cell, Peak, interleave, peak_memory
+
+
+def test_calls_take_turns(monkeypatch):
+    order, advanced = [], []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    result = interleave(calls, repeats=2, seconds=0, advance=lambda: advanced.append(1))
+    assert "".join(order) == "abc" + "abc" + "bca"  # warm-up, and two rounds that rotate
+    assert len(advanced) == timing.rounds(3, 2)
+    assert {t.calls for t in result.values()} == {2}
+    assert all(0 <= t.minimum <= t.median for t in result.values())
+
+
+def test_fast_calls_run_more_often(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def lasting(seconds):
+        def call():
+            now[0] += seconds
+
+        return call
+
+    result = interleave(
+        {"slow": lasting(2.0), "fast": lasting(0.05), "faster": lasting(1e-6)},
+        repeats=3,
+        seconds=0.2,
+    )
+    assert (result["slow"].calls, result["slow"].median) == (3, 2.0)
+    assert result["fast"].calls in (9, 12)  # 3 or 4 per round, as 0.2 / 0.05 rounds
+    assert result["fast"].median == pytest.approx(0.05)
+    assert result["faster"].calls == 3 * timing.MAX_CALLS
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    with timing.threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def test_peak_memory_counts_what_the_call_allocates():
+    # The product of 64×64 is small; the output has the size of q.
+    peak = peak_memory(Cell("products", n=16384, heads=8))
+    assert peak.problem is None
+    if peak.bytes is None:
+        pytest.skip("this system does not tell a process its peak memory")
+    output = 16384 * 8 * 64 * 4
+    assert 0.9 * output < peak.bytes < 1.5 * output
+
+
+def test_running_out_of_memory_is_a_result():
+    assert peak_memory(Cell("products", n=2**40)) == Peak(None, "out of memory")
+
+
+def test_running_out_of_time_is_a_result():
+    assert peak_memory(Cell("products", n=64), timeout=0.01) == Peak(None, "time-out")
+
+
+def test_a_failure_is_a_result(monkeypatch):
+    monkeypatch.setattr(timing.sys, "executable", "false")
+    assert peak_memory(Cell("products", n=64)) == Peak(None, "failed: exit code 1")

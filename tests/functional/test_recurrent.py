@@ -20,11 +20,11 @@ from functional.forms import (
     out_and_gradients,
 )
 from lln.functional import (
+    LLNDiagState,
     block_diagonal_recurrent,
     lln_diag_recurrent,
     lln_recurrent,
 )
-from lln.functional.diag import LLNDiagState
 
 STEPS = {
     "lln": lambda q, k, v, state, **s: lln_recurrent(
@@ -130,6 +130,14 @@ class TestEqualsOnePass:
         assert_same(out, once, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
         lln = {"lln": state, "lln_diag": getattr(state, "lln", None)}.get(mechanism)
         assert lln is None or {x.dtype for x in lln} == {torch.float32}
+
+
+def test_autocast():
+    inputs = draw(N)
+    plain = decode("lln", *inputs, CUTS["prompt_then_steps"])
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = decode("lln", *inputs, CUTS["prompt_then_steps"])
+    assert_same(mixed, plain, rtol=1e-6, atol=1e-6)
 
 
 @each_mechanism

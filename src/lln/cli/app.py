@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -18,8 +17,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import lln
-from lln.bench import cases, demo, op
+from lln.bench import cases, demo, matching, op
 from lln.bench.record import write_json
+from lln.cli.options import choices, find_device, numbers
 from lln.matching.calibration import HEAD_DIMS, LENGTHS, SHIPPED, calibrate, save
 from lln.registry import entry
 
@@ -107,6 +107,7 @@ def start_bench(context: typer.Context) -> None:
 @app.command("list", epilog="Examples:  lln list  ·  lln list --json | jq '.[].name'")
 def list_mechanisms(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="For the README.")] = False,
 ) -> None:
     """List the attention mechanisms that lln.build knows."""
     rows = [
@@ -123,6 +124,13 @@ def list_mechanisms(
     ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    if as_markdown:
+        typer.echo("| name | mechanism | paper | cost | causal |\n|---|---|---|---|---|")
+        for row in rows:
+            causal = "yes" if row["causal"] else "no"
+            cells = (f"`{row['name']}`", row["summary"], row["paper"], row["complexity"], causal)
+            typer.echo(f"| {' | '.join(map(str, cells))} |")
         return
     table = Table(
         box=box.HORIZONTALS,
@@ -154,7 +162,7 @@ def run_demo(
     """Compare LLN with softmax attention: speed, memory, concentration (about two minutes)."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Refusal("the demo needs matplotlib: pip install 'lln[bench]'")
-    lengths = _numbers("--n", n) if n else demo.LENGTHS
+    lengths = numbers("--n", n) if n else demo.LENGTHS
     setting = demo.Setting(n=lengths, threads=threads)
     with _progress("measuring", setting.steps) as advance:
         report = demo.run(setting, advance=advance)
@@ -183,13 +191,13 @@ def bench_op(
 ) -> None:
     """Time attention, forward and backward, against bare matrix products and SDPA."""
     setting = op.Setting(
-        names=_choices("--names", names, list(cases.CASES)) if names else tuple(cases.CASES),
-        n=_numbers("--n", n) if n else (8192,),
+        names=choices("--names", names, list(cases.CASES)) if names else tuple(cases.CASES),
+        n=numbers("--n", n) if n else (8192,),
         batch=batch,
         heads=heads,
         head_dim=head_dim,
-        dtype=_choices("--dtype", [dtype], list(op.DTYPES))[0],
-        device=_device(device),
+        dtype=choices("--dtype", [dtype], list(op.DTYPES))[0],
+        device=find_device(device),
         threads=threads,
         repeats=repeats,
     )
@@ -201,6 +209,30 @@ def bench_op(
             write_json(out, report)
 
 
+@bench.command("matching", epilog="Example:  lln bench matching --out results/matching")
+def bench_matching(
+    head_dim: Annotated[list[str] | None, typer.Option(help="D; 32,64,128.")] = None,
+    n: Annotated[list[str] | None, typer.Option(help="Lengths; 256,512,1024.")] = None,
+    draws: Annotated[int, typer.Option(min=2, help="Inputs that a figure averages.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("matching"),
+) -> None:
+    """Measure how close LLN's entropy, spectral gap and variance come to softmax's."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Refusal("the picture needs matplotlib: pip install 'lln[bench]'")
+    setting = matching.Setting(
+        head_dims=numbers("--head-dim", head_dim) if head_dim else (32, 64, 128),
+        n=numbers("--n", n) if n else (256, 512, 1024),
+        draws=draws,
+        seed=seed,
+    )
+    with _progress("measuring", setting.steps) as advance:
+        report = matching.run(setting, advance=advance)
+    typer.echo(matching.markdown(report))
+    with _writing(out):
+        matching.save(report, out)
+
+
 @app.command("calibrate", epilog="Example:  lln calibrate --dims 40,48 --out calibration.json")
 def run_calibrate(
     dims: Annotated[list[str] | None, typer.Option(help="Head dimensions; all that ship.")] = None,
@@ -209,7 +241,7 @@ def run_calibrate(
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
 ) -> None:
     """Measure anew how α and β follow from the moments of q and k; takes a while."""
-    chosen = _numbers("--dims", dims) if dims else HEAD_DIMS
+    chosen = numbers("--dims", dims) if dims else HEAD_DIMS
     with _progress("calibrating", len(chosen) * len(LENGTHS)) as advance:
         result = [calibrate(d, LENGTHS, draws=draws, seed=seed, advance=advance) for d in chosen]
     with _writing(out):
@@ -236,38 +268,3 @@ def _progress(what: str, total: int) -> Iterator[Callable[[], object]]:
     ) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
-
-
-def _items(values: list[str]) -> list[str]:
-    """An option that may be repeated and may hold commas."""
-    return [item.strip() for value in values for item in value.split(",") if item.strip()]
-
-
-def _numbers(option: str, values: list[str]) -> tuple[int, ...]:
-    items = _items(values)
-    if not items or not all(item.isdecimal() and int(item) > 0 for item in items):
-        raise typer.BadParameter(
-            f"{', '.join(values)!r} is not a list of positive whole numbers such as 512,2048",
-            param_hint=f"'{option}'",
-        )
-    return tuple(dict.fromkeys(map(int, items)))
-
-
-def _choices(option: str, values: list[str], valid: list[str]) -> tuple[str, ...]:
-    items = _items(values)
-    unknown = [item for item in items if item not in valid]
-    if unknown or not items:
-        raise typer.BadParameter(
-            f"{', '.join(unknown or values)!r} is not one of {', '.join(valid)}",
-            param_hint=f"'{option}'",
-        )
-    return tuple(dict.fromkeys(items))
-
-
-def _device(name: str) -> str:
-    usable = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if name not in usable and not (name == "cuda" and len(usable) > 1):
-        raise typer.BadParameter(
-            f"{name!r} is not one of {', '.join(usable)}", param_hint="'--device'"
-        )
-    return name

@@ -59,6 +59,9 @@ def attend_in_blocks(
     check_attention(q, k, v, key_mask=key_mask, cu_seqlens=cu_seqlens)
     check_positive("block_size", block_size)
     n_q, n_k = q.shape[2], k.shape[2]
+    if n_q == 0 or n_k == 0:
+        nowhere = torch.zeros(q.shape[0], n_q, dtype=torch.bool, device=q.device)
+        return q.new_zeros(*q.shape[:3], v.shape[3]), nowhere
     if key_mask is None and cu_seqlens is None and n_q == n_k:
         filled = None
         if torch.compiler.is_exporting() or n_k % block_size:

@@ -15,27 +15,31 @@ def check_attention(
     *,
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    names: tuple[str, str, str] = ("q", "k", "v"),
 ) -> None:
     """Raises unless q `(B, H, N_q, D)`, k `(B, H_kv, N_k, D)`, v `(B, H_kv, N_k, E)` fit."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in zip(names, (q, k, v), strict=True):
         if x.dim() != 4:
             raise ValueError(f"{name} must have shape (B, H, N, D), got {tuple(x.shape)}")
         if not x.is_floating_point():
             raise ValueError(f"{name} must be floating point, got {x.dtype}")
         if x.dtype != q.dtype:
-            raise ValueError(f"{name} must have q's dtype {q.dtype}, got {x.dtype}")
+            raise ValueError(f"{name} must have {names[0]}'s dtype {q.dtype}, got {x.dtype}")
     batch, heads, n_q, dim = q.shape
     _, kv_heads, n_k, _ = k.shape
     if k.shape[0] != batch:
-        raise ValueError(f"k must have q's batch size {batch}, got {k.shape[0]}")
+        raise ValueError(f"{names[1]} must have {names[0]}'s batch size {batch}, got {k.shape[0]}")
     if k.shape[3] != dim:
-        raise ValueError(f"k must have q's head dimension {dim}, got {k.shape[3]}")
+        raise ValueError(f"{names[1]} must have {names[0]}'s head dimension {dim}, got {k.shape[3]}")
     if v.shape[:3] != k.shape[:3]:
         raise ValueError(
-            f"v must share k's (B, H, N) = {tuple(k.shape[:3])}, got {tuple(v.shape[:3])}"
+            f"{names[2]} must share {names[1]}'s (B, H, N) = {tuple(k.shape[:3])}, "
+            f"got {tuple(v.shape[:3])}"
         )
     if kv_heads == 0 or heads % kv_heads:
-        raise ValueError(f"q's {heads} heads must be a multiple of k's {kv_heads} heads")
+        raise ValueError(
+            f"{names[0]}'s {heads} heads must be a multiple of {names[1]}'s {kv_heads} heads"
+        )
     if key_mask is not None:
         check_key_mask(key_mask, batch, n_k)
     if cu_seqlens is not None:

@@ -53,14 +53,16 @@ def linear_attention(
     Returns:
         `(B, H, N_q, E)`, in phi_q's dtype. A query with no weight on any key gets 0.
     """
-    check_attention(phi_q, phi_k, v, key_mask=key_mask, cu_seqlens=cu_seqlens)
+    check_attention(
+        phi_q, phi_k, v, key_mask=key_mask, cu_seqlens=cu_seqlens, names=("phi_q", "phi_k", "v")
+    )
     check_positive("chunk_size", chunk_size)
     if key_mask is not None:
         phi_k, v = blank(phi_k, key_mask), blank(v, key_mask)
     kernel = _FeatureKernel()
     with no_autocast(phi_q.device):
         q, k, values = upcast(phi_q), upcast(phi_k), upcast(v)
-        if k.shape[2] == 0:
+        if q.shape[2] == 0 or k.shape[2] == 0:
             out = values.new_zeros(*q.shape[:3], v.shape[3])
         elif cu_seqlens is not None:
             out = attend_packed(kernel, q, k, values, chunk_size, cu_seqlens, causal)

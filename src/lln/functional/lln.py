@@ -60,11 +60,11 @@ def lln_attention(
 
     Returns:
         `(B, H, N_q, E)`, in q's dtype. A query that sees no key gets 0. A NaN in a real token
-        reaches the queries of its own sequence and head that see it, and no others.
+        may reach any query of its own row of the batch and head, but of no other.
     """
     check_attention(q, k, v, key_mask=key_mask, cu_seqlens=cu_seqlens)
     check_power_of_two("chunk_size", chunk_size)
-    if k.shape[2] == 0:
+    if q.shape[2] == 0 or k.shape[2] == 0:
         return q.new_zeros(*q.shape[:3], v.shape[3])
     with no_autocast(q.device):
         dtype, q, k, v = q.dtype, upcast(q), upcast(k), upcast(v)
@@ -90,6 +90,8 @@ def log_features(
     key_shift: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gives log Φ(q) = α q − β shift, log Φ(k) = β k (−inf at padding), v (0 at padding)."""
+    if key_mask is not None:  # before the product: 0 · NaN would spoil the gradient of β
+        k, v = blank(k, key_mask), blank(v, key_mask)
     rows = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     alpha, beta, offset = _factors(q, k, rows, alpha, beta, key_shift)
     log_q = q * _per_token(alpha.unsqueeze(-1), cu_seqlens, q)
@@ -99,7 +101,6 @@ def log_features(
         log_q = log_q + _per_token(offset, cu_seqlens, q)
     if key_mask is not None:
         log_k = log_k.masked_fill(~key_mask[:, None, :, None], -torch.inf)
-        v = blank(v, key_mask)
     return log_q, log_k, v
 
 
@@ -222,11 +223,12 @@ class _TwoSoftmaxes(torch.autograd.Function):
             b.masked_fill_(~key_mask[:, None, :, None], -torch.inf)
         peak = b.amax(-2, keepdim=True)
         empty = peak == -torch.inf
-        b.sub_(or_zero(peak)).exp_()
+        peak = or_zero(peak)
+        b.sub_(peak).exp_()
         columns = b.sum(-2, keepdim=True).masked_fill_(empty, 1)  # (B, H_kv, 1, D)
-        z = or_zero(peak) + columns.log()
-        # Only differences between features matter: taking off the largest z saves their digits.
-        z = z - z.amax(-1, keepdim=True)
+        # Only differences between features matter: taking off the largest peak saves the digits
+        # that a common offset of the keys would cost.
+        z = peak - peak.amax(-1, keepdim=True) + columns.log()
         if offset is not None:
             z = z + offset
         summary = (b.mT @ v) / columns.mT  # Bᵀ v: (B, H_kv, D, E)
@@ -253,6 +255,9 @@ class _TwoSoftmaxes(torch.autograd.Function):
             d_log_k = (v @ d_summary.mT).add_(d_z / columns).mul_(b)
             d_logits = d_logits.unflatten(2, shape[2:4])
             d_alpha = (d_logits * q).sum_to_size(alpha.shape) if ctx.needs_input_grad[3] else None
-            d_beta = (d_log_k * k).sum_to_size(beta.shape) if ctx.needs_input_grad[4] else None
+            # Padding may hold NaN, but its b is 0.
+            d_beta = None
+            if ctx.needs_input_grad[4]:
+                d_beta = (d_log_k * k.where(b > 0, 0)).sum_to_size(beta.shape)
             d_q, d_k = d_logits.mul_(alpha), d_log_k.mul_(beta)
         return d_q, d_k, d_v, d_alpha, d_beta, d_offset if ctx.needs_input_grad[5] else None, None

@@ -144,5 +144,6 @@ def block_diagonal_recurrent(
     rank = keep.cumsum(1) - 1
     keep = keep & (rank >= (total - total % block_size)[:, None])
     slots = assign(keep, block_size)[0]
-    keys, values = slots.split(k)[:, :, 0], slots.split(v)[:, :, 0]
+    # Copies: a view would keep the whole prompt alive.
+    keys, values = (slots.split(x)[:, :, 0].contiguous().clone() for x in (k, v))
     return out, BlockState(keys, values, total % block_size)

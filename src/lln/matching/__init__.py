@@ -1,10 +1,11 @@
 """Moment matching: α and β that make LLN attention as concentrated as softmax attention.
 
-`measure` takes the moments of q and k, `factors` turns them into α and β along a calibrated
+`measure` takes the moments of q and k, `factors_of` turns them into α and β along a calibrated
 curve, and `Matcher` does both for a layer.
 """
 
 from lln.matching.calibration import Calibration, calibrate, calibration
+from lln.matching.columns import column_entropy
 from lln.matching.matcher import Matcher, UncalibratedWarning, calibrating, match
 from lln.matching.statistics import Statistics, measure, measure_batch
 from lln.matching.width import (
@@ -14,7 +15,7 @@ from lln.matching.width import (
     Factors,
     Matching,
     curve,
-    factors,
+    factors_of,
     resolve,
     width,
 )
@@ -32,8 +33,9 @@ __all__ = [
     "calibrate",
     "calibrating",
     "calibration",
+    "column_entropy",
     "curve",
-    "factors",
+    "factors_of",
     "match",
     "measure",
     "measure_batch",

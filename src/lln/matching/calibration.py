@@ -10,6 +10,11 @@ inputs and finds the σ̃ for every σ_sm, by three criteria:
 - `variance`: the variance of log P itself, over the whole range.
 - `entropy`: the mean entropy of the rows of P.
 
+At the same σ̃, LLN's entropy differs from one draw of the keys to the next: a row of P mixes the d
+columns of B, and how sharp those are depends on the largest keys. So the entropy of the columns
+that rows read, Σ_c w_c H(B_c) with w the mean row of A, is kept too; it costs O(N d) to measure,
+and `lln.matching.columns` uses it to correct σ̃ for the keys at hand.
+
 The maps depend on the head dimension and weakly on the number of keys. Those of common head
 dimensions ship in `calibration.json`, made by `lln calibrate`; others are measured on first use.
 """
@@ -29,7 +34,7 @@ from torch import Tensor
 
 SHIPPED = Path(__file__).with_name("calibration.json")
 HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 256)
-LENGTHS = (16, 64, 256, 1024, 4096)
+LENGTHS = (16, 64, 256, 1024, 4096, 16384)
 FIT_RANGE = (1.0, 4.0)  # of σ̃, see above
 FIRST_USE_DRAWS = 8  # a compromise: head dimensions that do not ship are measured while you wait
 
@@ -50,6 +55,7 @@ class Calibration:
         lengths: the numbers of keys N, ascending; one row of each field below per N.
         variance: σ̃ that matches the variance of log P.
         entropy: σ̃ that matches the entropy.
+        columns: entropy in bits of the columns that rows read, at that σ̃.
         linear: a and b of σ_sm² = a σ̃² + b.
     """
 
@@ -57,6 +63,7 @@ class Calibration:
     lengths: tuple[int, ...]
     variance: tuple[tuple[float, ...], ...]
     entropy: tuple[tuple[float, ...], ...]
+    columns: tuple[tuple[float, ...], ...]
     linear: tuple[tuple[float, float], ...]
 
 
@@ -85,31 +92,36 @@ def calibrate(
         advance: called after each length, for a progress bar.
     """
     lengths = (n,) if isinstance(n, int) else tuple(sorted(n))
-    variance, entropy, linear = [], [], []
+    variance, entropy, columns, linear = [], [], [], []
     for length in lengths:
         scores, sigmas = grid(SCORE_STD_MIN, SCORE_STD_POINTS), grid(SIGMA_MIN, SIGMA_POINTS)
         softmax, lln = _measure(d, length, scores, sigmas, draws, seed)
-        variance.append(_match(softmax[:, 0].log(), lln[:, 0].log(), sigmas))
+        variance.append(_round(_match(softmax[:, 0].log(), lln[:, 0].log(), sigmas)))
         # Entropies saturate at both ends, at log2 N and at 0; this spreads both.
         target, achieved = (((math.log2(length) - x[:, 1]) / x[:, 1]).log() for x in (softmax, lln))
-        entropy.append(_match(target, achieved, sigmas))
+        matched = _match(target, achieved, sigmas)
+        entropy.append(_round(matched))
+        columns.append(_round(_interpolate(matched, sigmas, lln[:, 2])))
         fitted = (sigmas >= FIT_RANGE[0]) & (sigmas <= FIT_RANGE[1])
         linear.append(_fit_line(sigmas[fitted] ** 2, lln[fitted, 0]))
         advance()
-    return Calibration(d, lengths, tuple(variance), tuple(entropy), tuple(linear))
+    return Calibration(d, lengths, tuple(variance), tuple(entropy), tuple(columns), tuple(linear))
 
 
 def _measure(
     d: int, n: int, scores: Tensor, sigmas: Tensor, draws: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Variance of log P and entropy in bits, `(points, 2)`, for softmax and for LLN."""
+    """Variance of log P and entropy in bits, `(points, 2)`, for softmax and for LLN.
+
+    LLN has a third column, the entropy of the columns that rows read.
+    """
     rows = min(n, max(16, 2**16 // n), 128)
     draws = draws * min(64, max(1, 1024 // n))
     batch = max(1, min(draws, 2**17 // (rows * n)))
     batches = -(-draws // batch)
     generator = torch.Generator().manual_seed(seed)
     softmax = torch.zeros(len(scores), 2, dtype=torch.float64)
-    lln = torch.zeros(len(sigmas), 2, dtype=torch.float64)
+    lln = torch.zeros(len(sigmas), 3, dtype=torch.float64)
     for _ in range(batches):
         q = torch.randn(batch, rows, d, generator=generator, dtype=torch.float64)
         k = torch.randn(batch, n, d, generator=generator, dtype=torch.float64)
@@ -118,9 +130,13 @@ def _measure(
             log_p = (std * score).log_softmax(-1)
             softmax[i] += _moments(log_p.exp(), log_p)
         for i, sigma in enumerate(sigmas / math.sqrt(2)):
-            z = (sigma * k).logsumexp(-2, keepdim=True)
-            p = (sigma * q + z).softmax(-1) @ (sigma * k - z).exp().mT
-            lln[i] += _moments(p, p.log())
+            log_k = sigma * k
+            z = log_k.logsumexp(-2, keepdim=True)
+            a, b = (sigma * q + z).softmax(-1), (log_k - z).exp()
+            p = a @ b.mT
+            lln[i, :2] += _moments(p, p.log())
+            column = z.squeeze(-2) - (b * log_k).sum(-2)  # entropy of each column, in nats
+            lln[i, 2] += (a.mean(-2) * column).sum(-1).mean() / math.log(2)
     return softmax / batches, lln / batches
 
 
@@ -131,14 +147,21 @@ def _moments(p: Tensor, log_p: Tensor) -> Tensor:
     return torch.stack([variance.mean(), entropy])
 
 
-def _match(target: Tensor, achieved: Tensor, sigmas: Tensor) -> tuple[float, ...]:
+def _match(target: Tensor, achieved: Tensor, sigmas: Tensor) -> Tensor:
     """Where the rising curve `achieved` over `sigmas` reaches each value of `target`."""
     achieved = achieved.nan_to_num(posinf=1e9).cummax(0).values  # noise at saturation
-    right = torch.searchsorted(achieved, target).clamp(1, len(sigmas) - 1)
-    left = right - 1
-    share = (target - achieved[left]) / (achieved[right] - achieved[left])
-    log_sigma = sigmas.log()[left] + share.clamp(0, 1) / STEPS_PER_DOUBLING * math.log(2)
-    return tuple(round(x, 4) for x in log_sigma.exp().tolist())
+    return _interpolate(target, achieved, sigmas.log()).exp()
+
+
+def _interpolate(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The piecewise linear curve through (x, y), x rising, at the places `at`."""
+    right = torch.searchsorted(x, at).clamp(1, len(x) - 1)
+    share = (at - x[right - 1]) / (x[right] - x[right - 1])
+    return torch.lerp(y[right - 1], y[right], share.clamp(0, 1))
+
+
+def _round(x: Tensor) -> tuple[float, ...]:
+    return tuple(round(value, 4) for value in x.tolist())
 
 
 def _fit_line(x: Tensor, y: Tensor) -> tuple[float, float]:

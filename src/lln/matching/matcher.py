@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lln.functional.precision import upcast
+from lln.matching.columns import correct
 from lln.matching.statistics import Statistics, measure, measure_batch
-from lln.matching.width import Curve, Factors, Matching, curve, factors, resolve
+from lln.matching.width import Curve, Factors, Matching, curve, factors_of, resolve
 
 UNKNOWN_LENGTH = 1024  # the number of keys that stored statistics assume until they are calibrated
 
@@ -21,6 +22,7 @@ class UncalibratedWarning(UserWarning):
 
 def moments(
     matching: Matching,
+    curve: Curve,
     q: Tensor,
     k: Tensor,
     *,
@@ -30,24 +32,35 @@ def moments(
 ) -> Statistics:
     """The statistics of q and k that `matching` asks for."""
     exact = matching.scores == "exact"
-    if matching.statistics != "batch":
-        return measure(
+    if matching.statistics == "batch":
+        if cu_seqlens is not None:
+            raise ValueError("matching.statistics='batch' takes padded batches, not cu_seqlens")
+        return measure_batch(
             q,
             k,
             key_mask=key_mask,
-            cu_seqlens=cu_seqlens,
             scale=scale,
             exact_scores=exact,
             center_keys=matching.center_keys,
         )
-    if cu_seqlens is not None:
-        raise ValueError("matching.statistics='batch' takes padded batches, not cu_seqlens")
-    return measure_batch(
+    statistics = measure(
         q,
         k,
         key_mask=key_mask,
+        cu_seqlens=cu_seqlens,
         scale=scale,
         exact_scores=exact,
+        center_keys=matching.center_keys,
+    )
+    if matching.target != "entropy":
+        return statistics
+    return correct(
+        curve,
+        statistics,
+        q,
+        k,
+        key_mask=key_mask,
+        cu_seqlens=cu_seqlens,
         center_keys=matching.center_keys,
     )
 
@@ -68,8 +81,11 @@ def match(
             f"matching.statistics={matching.statistics!r} needs a module that stores them: "
             "use lln.LLNAttention, or 'sequence' here"
         )
-    newest = moments(matching, q, k, key_mask=key_mask, cu_seqlens=cu_seqlens, scale=scale)
-    return factors(matching, curve(matching, q.shape[3]), newest)
+    calibrated = curve(matching, q.shape[3])
+    newest = moments(
+        matching, calibrated, q, k, key_mask=key_mask, cu_seqlens=cu_seqlens, scale=scale
+    )
+    return factors_of(calibrated, newest, matching.center_keys)
 
 
 class Matcher(nn.Module):
@@ -88,6 +104,7 @@ class Matcher(nn.Module):
 
     log_lengths: Tensor
     curve: Tensor
+    columns: Tensor | None
     stored: Tensor
     batches: Tensor
     _before: Tensor
@@ -107,9 +124,10 @@ class Matcher(nn.Module):
         self.matching = resolve(matching)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim
         self.scale = 1 / math.sqrt(head_dim) if scale is None else scale
-        log_lengths, values = curve(self.matching, head_dim)
+        log_lengths, values, columns = curve(self.matching, head_dim)
         self.register_buffer("log_lengths", log_lengths)
         self.register_buffer("curve", values)
+        self.register_buffer("columns", columns)
         self._observing = False
         self._warned = False
         if self.matching.statistics in ("auto", "frozen", "running"):
@@ -120,6 +138,7 @@ class Matcher(nn.Module):
                     torch.full((1, self.heads), self.scale**2 * head_dim),
                     torch.zeros(1, self.kv_heads, head_dim),
                     torch.full((1, 1), math.log(max_len or UNKNOWN_LENGTH)),
+                    torch.zeros(1, self.heads),
                 )
             )
             self.register_buffer("stored", assumed)
@@ -152,7 +171,13 @@ class Matcher(nn.Module):
         if source == "running" and not (self._observing or self.training):
             return self.frozen()
         newest = moments(
-            self.matching, q, k, key_mask=key_mask, cu_seqlens=cu_seqlens, scale=self.scale
+            self.matching,
+            self._curve,
+            q,
+            k,
+            key_mask=key_mask,
+            cu_seqlens=cu_seqlens,
+            scale=self.scale,
         )
         if self._observing:
             self._average(self._pack(newest), 1 / (self.batches + 1))
@@ -181,7 +206,11 @@ class Matcher(nn.Module):
         return self._factors(self._unpack(upcast(self.stored)))
 
     def _factors(self, statistics: Statistics) -> Factors:
-        return factors(self.matching, Curve(self.log_lengths, self.curve), statistics)
+        return factors_of(self._curve, statistics, self.matching.center_keys)
+
+    @property
+    def _curve(self) -> Curve:
+        return Curve(self.log_lengths, self.curve, self.columns)
 
     @torch.no_grad()
     def _run(self, newest: Tensor) -> Tensor:
@@ -207,9 +236,11 @@ class Matcher(nn.Module):
         return torch.cat([x.mean(0).flatten() for x in statistics]).float()
 
     def _unpack(self, vector: Tensor) -> Statistics:
-        sizes = (self.heads, self.kv_heads, self.heads, self.kv_heads * self.head_dim, 1)
-        query, key, score, mean, length = vector.unsqueeze(0).split(sizes, 1)
-        return Statistics(query, key, score, mean.unflatten(1, (self.kv_heads, -1)), length)
+        heads, kv_heads = self.heads, self.kv_heads
+        sizes = (heads, kv_heads, heads, kv_heads * self.head_dim, 1, heads)
+        query, key, score, mean, length, correction = vector.unsqueeze(0).split(sizes, 1)
+        mean = mean.unflatten(1, (kv_heads, self.head_dim))
+        return Statistics(query, key, score, mean, length, correction)
 
     def extra_repr(self) -> str:
         return f"{self.matching}, heads={self.heads}, head_dim={self.head_dim}"

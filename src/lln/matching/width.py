@@ -92,10 +92,12 @@ class Curve(NamedTuple):
     Attributes:
         log_lengths: `(L,)`.
         values: `(L, points)` log σ̃ over the grid of σ_sm, or `(L, 2)` a and b.
+        columns: `(L, points)` entropy of the columns at that σ̃; None unless entropy is matched.
     """
 
     log_lengths: Tensor
     values: Tensor
+    columns: Tensor | None = None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -108,6 +110,7 @@ def curve(matching: Matching, head_dim: int) -> Curve:
     return Curve(
         torch.tensor(calibrated.lengths).log(),
         values if matching.target == "linear" else values.log(),
+        torch.tensor(calibrated.columns) if matching.target == "entropy" else None,
     )
 
 
@@ -117,26 +120,59 @@ def width(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Tensor:
     Interpolates linearly in log N, and in log σ̃ over log σ_sm; beyond the grid σ̃ goes on in
     proportion to σ_sm, as it does in both limits.
     """
-    values = _at_length(curve, log_keys.squeeze(-1))  # (rows, points)
+    values = _at_length(curve.log_lengths, curve.values, log_keys)
     if values.shape[1] == 2:
         a, b = values[:, :1], values[:, 1:]
         return ((score_std.square() - b) / a).clamp(min=0).sqrt()
-    place = (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
-    inside = place.clamp(0, SCORE_STD_POINTS - 1)
-    left = inside.floor().clamp(max=SCORE_STD_POINTS - 2)
+    place = _place(score_std)
+    beyond = (place - _on_grid(place)) / STEPS_PER_DOUBLING * math.log(2)
+    low, high, share = _neighbours(values, place)
+    return (torch.lerp(low, high, share) + beyond).exp()
+
+
+def locate(curve: Curve, score_std: Tensor, log_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the calibration expects the columns to be.
+
+    Returns:
+        `(rows, H)` each: the entropy of the columns at the matched σ̃, its slope over log σ̃, and
+        whether σ_sm is on the grid.
+    """
+    if curve.columns is None:
+        raise ValueError("only the entropy target knows the entropy of columns")
+    place = _place(score_std)
+    low, high, share = _neighbours(_at_length(curve.log_lengths, curve.columns, log_keys), place)
+    left, right, _ = _neighbours(_at_length(curve.log_lengths, curve.values, log_keys), place)
+    return torch.lerp(low, high, share), (high - low) / (right - left), place == _on_grid(place)
+
+
+def _place(score_std: Tensor) -> Tensor:
+    """Where on the grid of σ_sm, in steps."""
+    return (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
+
+
+def _on_grid(place: Tensor) -> Tensor:
+    return place.clamp(0, SCORE_STD_POINTS - 1)
+
+
+def _neighbours(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The values `(rows, points)` on both sides of each place, and the share of the right one."""
+    left = _on_grid(place).floor().clamp(max=SCORE_STD_POINTS - 2)
     low, high = values.gather(1, left.long()), values.gather(1, left.long() + 1)
-    beyond = (place - inside) / STEPS_PER_DOUBLING * math.log(2)
-    return (torch.lerp(low, high, inside - left) + beyond).exp()
+    return low, high, _on_grid(place) - left
 
 
-def _at_length(curve: Curve, log_keys: Tensor) -> Tensor:
-    """The curve at `(rows,)` numbers of keys, `(rows, points)`; the nearest beyond its ends."""
-    lengths, values = (x.to(log_keys) for x in curve)  # the curve may be stored in half precision
+def _at_length(log_lengths: Tensor, values: Tensor, log_keys: Tensor) -> Tensor:
+    """The curves at `(rows, 1)` numbers of keys, `(rows, points)`.
+
+    They go on linearly beyond the longest calibrated length, and stop at the shortest.
+    """
+    lengths, values = log_lengths.to(log_keys), values.to(log_keys)  # may be stored in half
     if lengths.shape[0] == 1:
         return values.expand(log_keys.shape[0], -1)
+    log_keys = log_keys.squeeze(1)
     right = torch.searchsorted(lengths, log_keys).clamp(1, lengths.shape[0] - 1)
     share = (log_keys - lengths[right - 1]) / (lengths[right] - lengths[right - 1])
-    return torch.lerp(values[right - 1], values[right], share.clamp(0, 1).unsqueeze(1))
+    return torch.lerp(values[right - 1], values[right], share.clamp(min=0).unsqueeze(1))
 
 
 class Factors(NamedTuple):
@@ -154,18 +190,19 @@ class Factors(NamedTuple):
 
 
 @torch.no_grad()
-def factors(matching: Matching, curve: Curve, statistics: Statistics) -> Factors:
+def factors_of(curve: Curve, statistics: Statistics, center_keys: bool) -> Factors:
     """α = σ̃ / (√2 σ_q) and β = σ̃ / (√2 σ_k) (Eq. 10).
 
     Heads that share keys share β too: theirs is the root mean square over the group.
     """
     sigma = width(curve, statistics.score_var.sqrt(), statistics.log_keys)  # (rows, H)
+    sigma = sigma * statistics.correction.exp()
     groups = sigma.shape[1] // statistics.key_var.shape[1]
     shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
     return Factors(
         _ratio(sigma, statistics.query_var),
         _ratio(shared, statistics.key_var),
-        statistics.key_mean if matching.center_keys else None,
+        statistics.key_mean if center_keys else None,
     )
 
 

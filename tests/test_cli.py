@@ -60,6 +60,13 @@ def test_bench_op(tmp_path):
     assert [row["case"] for row in report["results"]] == names * 3
 
 
+@pytest.mark.parametrize(("load", "noted"), [(0.0, False), (None, False), (1e3, True)])
+def test_a_busy_machine_is_noted(load, noted, monkeypatch):
+    monkeypatch.setattr(commands, "load", lambda: load)
+    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--names", "lln")
+    assert ("this machine is busy" in run("bench", "op", *args).stderr) is noted
+
+
 def test_demo(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "peak_memory", lambda cell: Peak(2**20))
     result = run("demo", "--n", "32", "--threads", "1", "--out", str(tmp_path))
@@ -111,7 +118,10 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     args = ("--n", "32", "--heads", "1", "--repeats", "1", "--names", "lln")
     result = run("bench", "op", *args, "--out", str(out))
     assert result.exit_code == 2
-    assert result.stderr == f"error: cannot write '--out' {out}: File exists\n"
+    assert (
+        result.stderr.splitlines(keepends=True)[-1]
+        == f"error: cannot write '--out' {out}: File exists\n"
+    )
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

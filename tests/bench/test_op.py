@@ -33,7 +33,16 @@ def test_every_row_has_its_ratios(report):
 
 
 def test_report_says_where_it_was_made(report):
-    assert {"machine", "torch", "python", "lln", "commit", "date", "setting"} <= report.keys()
+    assert {
+        "machine",
+        "torch",
+        "python",
+        "lln",
+        "commit",
+        "date",
+        "load_before",
+        "setting",
+    } <= report.keys()
     assert report["setting"]["threads"] == 1
     assert report["setting"]["dtype"] == "float32"
     json.dumps(report)

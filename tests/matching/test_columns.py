@@ -105,9 +105,10 @@ def test_the_correction_is_bounded_and_stays_on_the_grid():
 
 def test_calibration_knows_the_columns():
     found = calibrate(8, (64,), draws=4)
-    columns = found.columns[0]
-    assert all(0 <= c <= math.log2(64) for c in columns)
-    assert columns[0] > columns[-1]
+    columns = [math.log2(64) / (1 + math.exp(s)) for s in found.columns[0]]
+    assert 5.9 < columns[0] < math.log2(64)
+    assert 0 < columns[-1] < 1
+    assert columns == sorted(columns, reverse=True)
 
 
 @pytest.mark.parametrize("target", ["variance", "linear"])

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lln import functional, matching
-from lln.bench import cases
-from lln.bench.record import environment, write, write_json
+from lln.bench import cases, record
 from lln.bench.timing import Cell, Peak, interleave, peak_memory, rounds, threads
 from lln.instruments import lln_spectral_gap, row_entropy, spectral_gap_of
 
@@ -58,7 +57,7 @@ class Setting:
 def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Measures, and returns what `demo.json` holds."""
     cases.verify(COMPARED)
-    results = []
+    results, load = [], record.load()
     with threads(setting.threads):
         for n in setting.n:
             timings = _time(setting, n, advance)
@@ -75,7 +74,13 @@ def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> di
                     **_concentration(setting, n, advance),
                 }
             )
-    return {"benchmark": "demo", **environment(), "setting": asdict(setting), "results": results}
+    return {
+        "benchmark": "demo",
+        **record.environment(),
+        "load_before": load,
+        "setting": asdict(setting),
+        "results": results,
+    }
 
 
 def _time(setting: Setting, n: int, advance: Callable[[], object]) -> dict[str, float]:
@@ -122,8 +127,8 @@ def save(report: dict[str, Any], folder: Path) -> None:
     """Writes `demo.json` and `demo.png` into `folder`."""
     from lln.bench.figure import draw
 
-    write_json(folder / "demo.json", report)
-    write(folder / "demo.png", partial(draw, report))
+    record.write_json(folder / "demo.json", report)
+    record.write(folder / "demo.png", partial(draw, report))
 
 
 def tables(report: dict[str, Any]) -> "list[Table]":

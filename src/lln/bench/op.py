@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lln.bench import cases
-from lln.bench.record import environment
+from lln.bench import cases, record
 from lln.bench.timing import Timing, interleave, rounds, threads
 
 if TYPE_CHECKING:
@@ -54,13 +53,14 @@ class Setting:
 def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Measures, and returns what `lln bench op --out` writes."""
     cases.verify(setting.measured)
-    results = []
+    results, load = [], record.load()
     with threads(setting.threads):
         for n in setting.n:
             results += _run(setting, n, advance)
     return {
         "benchmark": "op",
-        **environment(setting.device),
+        **record.environment(setting.device),
+        "load_before": load,
         "setting": asdict(setting),
         "results": results,
     }

@@ -27,8 +27,17 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "commit": _commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def load() -> float | None:
+    """How many programs wanted a core in the last minute; None where the system does not tell."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows
+        return None
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typer.core import TyperGroup
 
 import lln
 from lln.bench import cases, demo, matching, op
-from lln.bench.record import write_json
+from lln.bench.record import load, write_json
 from lln.cli.options import choices, find_device, numbers
 from lln.matching.calibration import HEAD_DIMS, LENGTHS, SHIPPED, calibrate, save
 from lln.registry import entry
@@ -164,6 +165,7 @@ def run_demo(
         raise Refusal("the demo needs matplotlib: pip install 'lln[bench]'")
     lengths = numbers("--n", n) if n else demo.LENGTHS
     setting = demo.Setting(n=lengths, threads=threads)
+    _note_a_busy_machine()
     with _progress("measuring", setting.steps) as advance:
         report = demo.run(setting, advance=advance)
     Console().print(*demo.tables(report), sep="\n")
@@ -201,6 +203,7 @@ def bench_op(
         threads=threads,
         repeats=repeats,
     )
+    _note_a_busy_machine()
     with _progress("measuring", setting.steps) as advance:
         report = op.run(setting, advance=advance)
     Console().print(*op.tables(report), sep="\n")
@@ -246,6 +249,16 @@ def run_calibrate(
         result = [calibrate(d, LENGTHS, draws=draws, seed=seed, advance=advance) for d in chosen]
     with _writing(out):
         save(result, out)
+
+
+def _note_a_busy_machine() -> None:
+    cores, others = os.cpu_count() or 1, load() or 0.0
+    if others > cores / 2:
+        typer.echo(
+            f"note: this machine is busy (load {others:.1f} on {cores} cores), which slows threads "
+            "that wait for each other; OMP_WAIT_POLICY=PASSIVE in the environment makes it less so",
+            err=True,
+        )
 
 
 @contextmanager

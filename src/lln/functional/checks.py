@@ -30,7 +30,9 @@ def check_attention(
     if k.shape[0] != batch:
         raise ValueError(f"{names[1]} must have {names[0]}'s batch size {batch}, got {k.shape[0]}")
     if k.shape[3] != dim:
-        raise ValueError(f"{names[1]} must have {names[0]}'s head dimension {dim}, got {k.shape[3]}")
+        raise ValueError(
+            f"{names[1]} must have {names[0]}'s head dimension {dim}, got {k.shape[3]}"
+        )
     if v.shape[:3] != k.shape[:3]:
         raise ValueError(
             f"{names[2]} must share {names[1]}'s (B, H, N) = {tuple(k.shape[:3])}, "

@@ -82,15 +82,25 @@ def lln_recurrent(
         log_q, log_k, values = log_features(
             upcast(q), upcast(k), upcast(v), alpha, beta, key_mask, None, key_shift
         )
-        past = None if state is None else _as_sums(state)
+        if state is None:
+            state = _empty(log_k, values)
+        if k.shape[2] == 0:
+            return q.new_zeros(*q.shape[:3], v.shape[3]), state
+        past = _as_sums(state)
         if q.shape[2] == k.shape[2] == 1:
             token = Sums(log_k.detach()[:, :, 0], _one_token(log_k, values))
-            sums = token if past is None else merge(past, token)
+            sums = merge(past, token)
             rows = log_q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (B, H_kv, G, D)
             out = normalise(LogKernel().read(rows, sums)).flatten(1, 2).unsqueeze(2)
         else:
             out, sums = attend_causal(LogKernel(), log_q, log_k, values, chunk_size, past)
         return out.to(q.dtype), _as_state(sums)
+
+
+def _empty(k: Tensor, v: Tensor) -> LLNState:
+    batch, heads, _, dim = k.shape
+    mean = v.new_zeros(batch, heads, dim, v.shape[3])
+    return LLNState(mean, k.new_full((batch, heads, dim), -torch.inf))
 
 
 def _one_token(log_k: Tensor, v: Tensor) -> Tensor:
@@ -126,16 +136,14 @@ def block_diagonal_recurrent(
     """
     check_attention(q, k, v, key_mask=key_mask)
     check_positive("block_size", block_size)
-    batch, _, n, _ = k.shape
-    keep = k.new_ones(batch, n, dtype=torch.bool) if key_mask is None else key_mask
-    if state is not None:
-        if state.keys.shape[2] != block_size:
-            raise ValueError(
-                f"state was made with block_size {state.keys.shape[2]}, got {block_size}"
-            )
-        held = torch.arange(block_size, device=k.device) < state.filled[:, None]  # (B, block)
-        keep = torch.cat([held, keep], 1)
-        k, v = torch.cat([state.keys, k], 2), torch.cat([state.values, v], 2)
+    if state is None:
+        state = _empty_block(k, v, block_size)
+    elif state.keys.shape[2] != block_size:
+        raise ValueError(f"state was made with block_size {state.keys.shape[2]}, got {block_size}")
+    keep = k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if key_mask is None else key_mask
+    held = torch.arange(block_size, device=k.device) < state.filled[:, None]  # (B, block)
+    keep = torch.cat([held, keep], 1)
+    k, v = torch.cat([state.keys, k], 2), torch.cat([state.values, v], 2)
     out = block_diagonal_attention(
         q, k, v, block_size=block_size, key_mask=keep, causal=True, scale=scale
     )
@@ -147,3 +155,8 @@ def block_diagonal_recurrent(
     # Copies: a view would keep the whole prompt alive.
     keys, values = (slots.split(x)[:, :, 0].contiguous().clone() for x in (k, v))
     return out, BlockState(keys, values, total % block_size)
+
+
+def _empty_block(k: Tensor, v: Tensor, block_size: int) -> BlockState:
+    keys, values = (x.new_zeros(*x.shape[:2], block_size, x.shape[3]) for x in (k, v))
+    return BlockState(keys, values, torch.zeros(k.shape[0], dtype=torch.long, device=k.device))

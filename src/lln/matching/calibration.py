@@ -55,7 +55,7 @@ class Calibration:
         lengths: the numbers of keys N, ascending; one row of each field below per N.
         variance: σ̃ that matches the variance of log P.
         entropy: σ̃ that matches the entropy.
-        columns: entropy in bits of the columns that rows read, at that σ̃.
+        columns: entropy C of the columns that rows read, at that σ̃, as log((log2 N − C) / C).
         linear: a and b of σ_sm² = a σ̃² + b.
     """
 
@@ -97,11 +97,11 @@ def calibrate(
         scores, sigmas = grid(SCORE_STD_MIN, SCORE_STD_POINTS), grid(SIGMA_MIN, SIGMA_POINTS)
         softmax, lln = _measure(d, length, scores, sigmas, draws, seed)
         variance.append(_round(_match(softmax[:, 0].log(), lln[:, 0].log(), sigmas)))
-        # Entropies saturate at both ends, at log2 N and at 0; this spreads both.
-        target, achieved = (((math.log2(length) - x[:, 1]) / x[:, 1]).log() for x in (softmax, lln))
-        matched = _match(target, achieved, sigmas)
+        matched = _match(_spread(softmax[:, 1], length), _spread(lln[:, 1], length), sigmas)
         entropy.append(_round(matched))
-        columns.append(_round(_interpolate(matched, sigmas, lln[:, 2])))
+        columns.append(
+            _round(_interpolate(matched.log(), sigmas.log(), _spread(lln[:, 2], length)))
+        )
         fitted = (sigmas >= FIT_RANGE[0]) & (sigmas <= FIT_RANGE[1])
         linear.append(_fit_line(sigmas[fitted] ** 2, lln[fitted, 0]))
         advance()
@@ -145,6 +145,11 @@ def _moments(p: Tensor, log_p: Tensor) -> Tensor:
     variance = log_p.square().mean((-2, -1)) - log_p.mean((-2, -1)).square()
     entropy = -(p * log_p.clamp(min=-700)).sum(-1).mean() / math.log(2)
     return torch.stack([variance.mean(), entropy])
+
+
+def _spread(bits: Tensor, n: int) -> Tensor:
+    """Entropies saturate at both ends, at log2 N and at 0; this is almost linear in log σ."""
+    return ((math.log2(n) - bits) / bits).log()
 
 
 def _match(target: Tensor, achieved: Tensor, sigmas: Tensor) -> Tensor:

@@ -92,7 +92,8 @@ class Curve(NamedTuple):
     Attributes:
         log_lengths: `(L,)`.
         values: `(L, points)` log σ̃ over the grid of σ_sm, or `(L, 2)` a and b.
-        columns: `(L, points)` entropy of the columns at that σ̃; None unless entropy is matched.
+        columns: `(L, points)` entropy of the columns at that σ̃, as the calibration stores it; None
+            unless entropy is matched.
     """
 
     log_lengths: Tensor
@@ -142,7 +143,11 @@ def locate(curve: Curve, score_std: Tensor, log_keys: Tensor) -> tuple[Tensor, T
     place = _place(score_std)
     low, high, share = _neighbours(_at_length(curve.log_lengths, curve.columns, log_keys), place)
     left, right, _ = _neighbours(_at_length(curve.log_lengths, curve.values, log_keys), place)
-    return torch.lerp(low, high, share), (high - low) / (right - left), place == _on_grid(place)
+    # The calibration holds s = log((log2 N − C) / C), so C = log2 N / (1 + exp(s)).
+    part = torch.sigmoid(-torch.lerp(low, high, share))
+    most = log_keys / math.log(2)
+    slope = -most * part * (1 - part) * (high - low) / (right - left)
+    return most * part, slope, place == _on_grid(place)
 
 
 def _place(score_std: Tensor) -> Tensor:

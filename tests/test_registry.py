@@ -59,7 +59,8 @@ def test_sizes_are_checked():
 def test_max_len_goes_where_it_is_wanted():
     assert lln.build_core("softmax", heads=2, head_dim=4, max_len=99).heads == 2
     core = lln.build_core("lln", heads=2, head_dim=8, max_len=99)
-    assert core.matcher.stored[-1].exp().round() == 99
+    matcher = core.matcher
+    assert matcher._unpack(matcher.stored).log_keys.exp().round() == 99
 
 
 def test_mixers_refuse_what_they_cannot_mix():

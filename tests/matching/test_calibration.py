@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from lln.functional import lln_attention, softmax_attention
 from lln.instruments import entropy, lln_spectral_gap, spectral_gap
-from lln.matching import Matching, calibration, match, width
+from lln.matching import Matching, calibration_for, match, width
 from lln.matching import curve as curve_of
 from lln.matching.calibration import (
     HEAD_DIMS,
@@ -31,7 +31,7 @@ def test_common_head_dimensions_ship():
 
 @pytest.mark.parametrize("d", HEAD_DIMS)
 def test_maps_rise(d):
-    found = calibration(d)
+    found = calibration_for(d)
     for rows in (found.variance, found.entropy):
         for row in rows:
             assert len(row) == SCORE_STD_POINTS
@@ -39,7 +39,7 @@ def test_maps_rise(d):
 
 
 def test_the_shipped_calibration_is_what_the_procedure_finds():
-    found, shipped = calibrate(16, (64,), draws=8), calibration(16)
+    found, shipped = calibrate(16, (64,), draws=8), calibration_for(16)
     row = shipped.lengths.index(64)
     for name in ("variance", "entropy"):
         assert_close(
@@ -62,7 +62,7 @@ def test_calibration_follows_its_seed():
 def test_width_interpolates_and_goes_on_in_proportion():
     matching = Matching()
     curve = curve_of(matching, 64)
-    found = calibration(64)
+    found = calibration_for(64)
     stds = grid(SCORE_STD_MIN, SCORE_STD_POINTS).float()[None]
     for length, row in zip(found.lengths, found.entropy, strict=True):
         assert_close(width(curve, stds, torch.tensor([[math.log(length)]]))[0], torch.tensor(row))
@@ -72,10 +72,12 @@ def test_width_interpolates_and_goes_on_in_proportion():
     assert_close(between.log().item(), sum(map(math.log, corners)) / 4, rtol=1e-5, atol=0)
     edge = width(curve, stds[:, -1:], torch.tensor([[math.log(64)]]))
     assert_close(width(curve, 10 * stds[:, -1:], torch.tensor([[math.log(64)]])), 10 * edge)
-    assert_close(
-        width(curve, stds, torch.tensor([[math.log(10**6)]])),
-        width(curve, stds, torch.tensor([[math.log(LENGTHS[-1])]])),
+    last, before, beyond, short, shortest = (
+        width(curve, stds, torch.tensor([[math.log(n)]])).log()
+        for n in (LENGTHS[-1], LENGTHS[-2], LENGTHS[-1] ** 2 / LENGTHS[-2], 2, LENGTHS[0])
     )
+    assert_close(beyond, 2 * last - before, rtol=1e-4, atol=1e-4)
+    assert torch.equal(short, shortest)
 
 
 def test_the_paper_fit_is_eq_10():
@@ -87,7 +89,7 @@ def test_the_paper_fit_is_eq_10():
 
 def test_the_fit_at_d_64_is_close_to_the_authors():
     """a = 0.1486, b = −0.3549 in their code."""
-    a, b = calibration(64).linear[LENGTHS.index(1024)]
+    a, b = calibration_for(64).linear[LENGTHS.index(1024)]
     assert 0.12 < a < 0.17
     assert -0.4 < b < -0.2
 
@@ -96,19 +98,19 @@ def test_other_head_dimensions_are_measured_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("lln.matching.calibration.LENGTHS", (16, 64))
     monkeypatch.setattr("lln.matching.calibration.FIRST_USE_DRAWS", 1)
-    calibration.cache_clear()
-    first = calibration(5)
+    calibration_for.cache_clear()
+    first = calibration_for(5)
     assert "head dimension 5" in caplog.text
     file = tmp_path / "lln" / "calibration-5.json"
     assert set(json.loads(file.read_text())) == {"5"}
     caplog.clear()
-    calibration.cache_clear()
-    assert calibration(5) == first
+    calibration_for.cache_clear()
+    assert calibration_for(5) == first
     assert not caplog.text
     file.write_text("{")  # an interrupted write of somebody else's
-    calibration.cache_clear()
-    assert calibration(5) == first
-    calibration.cache_clear()
+    calibration_for.cache_clear()
+    assert calibration_for(5) == first
+    calibration_for.cache_clear()
 
 
 def test_a_read_only_home_is_no_reason_to_fail(tmp_path, monkeypatch, caplog):
@@ -116,10 +118,10 @@ def test_a_read_only_home_is_no_reason_to_fail(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr("lln.matching.calibration.LENGTHS", (16,))
     monkeypatch.setattr("lln.matching.calibration.FIRST_USE_DRAWS", 1)
-    calibration.cache_clear()
-    assert calibration(5).head_dim == 5
+    calibration_for.cache_clear()
+    assert calibration_for(5).head_dim == 5
     assert "could not keep" in caplog.text
-    calibration.cache_clear()
+    calibration_for.cache_clear()
 
 
 def test_files_are_written_whole(tmp_path):

@@ -1,3 +1,4 @@
+import math
 import warnings
 
 import pytest
@@ -6,7 +7,16 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import lln
-from lln.matching import Matching, UncalibratedWarning, calibrating, match, measure
+from lln.matching import (
+    Matching,
+    UncalibratedWarning,
+    calibrating,
+    curve,
+    match,
+    measure,
+    width,
+)
+from lln.matching.columns import correct
 
 QUIET = pytest.mark.filterwarnings("ignore:LLN attention was never calibrated")
 
@@ -17,6 +27,11 @@ def inputs(n=20, heads=2, dim=8, std=1.0, batch=2):
 
 def core(matching, name="lln", **options):
     return lln.build_core(name, heads=2, head_dim=8, matching=matching, **options)
+
+
+def statistics(q, k):
+    calibrated = curve(Matching(), q.shape[3])
+    return correct(calibrated, measure(q, k), q, k)
 
 
 def test_paper_preset_is_the_authors_module():
@@ -66,9 +81,10 @@ def test_eq_10_splits_the_width_evenly():
 def test_heads_that_share_keys_share_beta():
     q, k = torch.randn(1, 4, 50, 8), torch.randn(1, 2, 50, 8)
     q[:, 1] *= 2
-    alpha, beta, _ = match("entropy", q, k)
+    matching = Matching(target="variance")
+    alpha, beta, _ = match(matching, q, k)
     assert beta.shape == (1, 2)
-    one, two = (match("entropy", q[:, i : i + 1], k[:, :1]) for i in (0, 1))
+    one, two = (match(matching, q[:, i : i + 1], k[:, :1]) for i in (0, 1))
     assert_close(alpha[:, :2], torch.cat([one.alpha, two.alpha], 1))
     assert_close(beta[:, :1], ((one.beta**2 + two.beta**2) / 2).sqrt())
 
@@ -127,8 +143,9 @@ def test_uncalibrated_takes_one_and_says_so_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(frozen(q, k, v), out)
-    unit = match(Matching(center_keys=False), *(torch.randn(1, 2, 200, 8) for _ in range(2)))
-    assert_close(frozen.matcher.frozen().alpha, unit.alpha, rtol=0.1, atol=0.1)
+    sigma = width(curve(Matching(), 8), torch.ones(1, 2), torch.tensor([[math.log(200)]]))
+    assert_close(frozen.matcher.frozen().alpha, sigma / math.sqrt(2))
+    assert_close(frozen.matcher.frozen().beta, sigma / math.sqrt(2))
 
 
 @pytest.mark.parametrize("name", ["lln", "lln_diag"])
@@ -138,7 +155,7 @@ def test_calibrating_stores_the_statistics_of_the_data(name):
     with calibrating(frozen):
         for q, k, v in batches:
             frozen(q, k, v, causal=True)
-    measured = [measure(q, k) for q, k, _ in batches]
+    measured = [statistics(q, k) for q, k, _ in batches]
     stored = frozen.matcher._unpack(frozen.matcher.stored)
     for i, field in enumerate(stored):
         expected = torch.stack([m[i].mean(0) for m in measured]).mean(0)
@@ -183,11 +200,11 @@ def test_running_averages_use_earlier_steps_only():
     batches = [inputs(std=s) for s in (1.0, 3.0, 2.0)]
     q, k, v = batches[0]
     assert_close(running(q, k, v, causal=True), core("entropy")(q, k, v, causal=True))
-    first = running.matcher._pack(measure(*batches[0][:2]))
+    first = running.matcher._pack(statistics(*batches[0][:2]))
     assert_close(running.matcher.stored, first)  # the assumed values carry no weight
     assert not torch.equal(running.matcher.stored, fresh)
     running(*batches[1])
-    second = running.matcher._pack(measure(*batches[1][:2]))
+    second = running.matcher._pack(statistics(*batches[1][:2]))
     assert_close(running.matcher.stored, (first + second) / 2)
     running.eval()
     before = running.matcher.stored.clone()

@@ -118,7 +118,8 @@ def _factors(
 
 
 def _expand(name: str, x: Factor, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    x = torch.as_tensor(x, dtype=like.dtype, device=like.device)
+    # Filled on the device: a copy from the host would make it wait.
+    x = x.to(like) if isinstance(x, Tensor) else like.new_full((), x)
     try:
         return x.expand(shape)
     except RuntimeError:

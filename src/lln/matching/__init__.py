@@ -4,7 +4,7 @@
 curve, and `Matcher` does both for a layer.
 """
 
-from lln.matching.calibration import Calibration, calibrate, calibration
+from lln.matching.calibration import Calibration, calibrate, calibration_for
 from lln.matching.columns import column_entropy
 from lln.matching.matcher import Matcher, UncalibratedWarning, calibrating, match
 from lln.matching.statistics import Statistics, measure, measure_batch
@@ -32,7 +32,7 @@ __all__ = [
     "UncalibratedWarning",
     "calibrate",
     "calibrating",
-    "calibration",
+    "calibration_for",
     "column_entropy",
     "curve",
     "factors_of",

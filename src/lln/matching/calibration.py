@@ -198,7 +198,7 @@ def _tuples(x: Any) -> Any:
 
 
 @cache
-def calibration(d: int) -> Calibration:
+def calibration_for(d: int) -> Calibration:
     """The calibration for head dimension `d`: shipped, cached on disk, or measured now."""
     shipped = load(SHIPPED)
     if d in shipped:

@@ -250,6 +250,9 @@ class Matcher(nn.Module):
 def calibrating(model: nn.Module) -> Iterator[None]:
     """Fills the stored statistics of every LLN layer in `model` from the data run inside it.
 
+    What earlier calls stored is replaced. Inside, causal outputs know the statistics of their own
+    batch: throw them away.
+
     Example:
         with lln.matching.calibrating(model), torch.no_grad():
             for batch in batches:

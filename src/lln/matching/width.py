@@ -11,7 +11,7 @@ from lln.matching.calibration import (
     SCORE_STD_MIN,
     SCORE_STD_POINTS,
     STEPS_PER_DOUBLING,
-    calibration,
+    calibration_for,
 )
 from lln.matching.statistics import Statistics
 
@@ -106,7 +106,7 @@ def curve(matching: Matching, head_dim: int) -> Curve:
     """The calibrated curve for a head dimension."""
     if matching.fit is not None:
         return Curve(torch.zeros(1), torch.tensor([matching.fit]))
-    calibrated = calibration(head_dim)
+    calibrated = calibration_for(head_dim)
     values = torch.tensor(getattr(calibrated, matching.target))
     return Curve(
         torch.tensor(calibrated.lengths).log(),

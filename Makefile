@@ -13,8 +13,9 @@ help: ## List the targets
 test: lint types ## Lint, check types and run the tests
 	$(BIN)/pytest
 
+# Threads that spin while they wait slow each other down on a busy machine; these sleep.
 demo: $(STAMP) ## Run the demonstration
-	$(BIN)/lln demo
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/lln demo
 
 lint: $(STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -134,7 +134,14 @@ def peak_memory(cell: Cell, *, timeout: float = 120) -> Peak:
     """Measures `cell` in a fresh process. Running out of memory or time is a result."""
     command = [sys.executable, "-m", "lln.bench.cell", json.dumps(asdict(cell))]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env={**os.environ, **RETURN_MEMORY},
+        )
     except subprocess.TimeoutExpired:
         return Peak(None, "time-out")
     if done.returncode == -9:  # how Linux ends a process when memory runs out

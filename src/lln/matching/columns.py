@@ -33,6 +33,8 @@ def correct(
     center_keys: bool = True,
 ) -> Statistics:
     """`statistics` with the correction that the columns of these keys call for."""
+    if q.shape[2] == 0 or k.shape[2] == 0:
+        return statistics
     found = factors_of(curve, statistics, center_keys)
     score_std = statistics.score_var.sqrt()
     expected, slope, inside = locate(curve, score_std, statistics.log_keys)

@@ -86,7 +86,7 @@ def _draw_time(axes: "Axes", results: list[dict[str, Any]]) -> None:
     for name in COMPARED:
         if name != PEER:
             axes.annotate(
-                f"{last['speed_up'][name]:.0f}×\nfaster",
+                f"{last['speed_up'][name]:.0f}× faster",
                 (last["n"], 1e3 * last["seconds"][name]),
                 xytext=(7, 0),
                 textcoords="offset points",

@@ -46,7 +46,7 @@ class Setting:
     sigma: float = 1.2
     threads: int = 2
     repeats: int = 3
-    rows: int = 64
+    rows: int = 128
     tokens: int = 16384
 
     @property

@@ -13,6 +13,9 @@ from torch import nn
 
 T = TypeVar("T", bound=type[nn.Module])
 
+CONTEXT = ("max_len", "layer", "layers")
+"""What a model knows of a mechanism's place in it; passed to the classes that want to know."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -47,7 +50,7 @@ class Entry:
     @property
     def options(self) -> list[str]:
         """What may be given to `build` beside the sizes."""
-        sizes = {"self", "heads", "head_dim", "dim", "max_len"}
+        sizes = {"self", "heads", "head_dim", "dim", *CONTEXT}
         return [name for name in inspect.signature(self.cls).parameters if name not in sizes]
 
 
@@ -62,6 +65,7 @@ def register(
     def decorate(cls: T) -> T:
         if name in _entries:
             raise ValueError(f"{name!r} is registered already, by {_entries[name].cls.__name__}")
+        cls.name = name  # type: ignore[attr-defined]
         _entries[name] = Entry(name, cls, paper, complexity, causal, row_stochastic)
         return cls
 
@@ -95,15 +99,33 @@ def build_core(
     found = entry(name)
     if found.kind != "core":
         raise ValueError(f"{name!r} is a {found.kind}, not a core: use build(), which takes x")
-    return _construct(found, options, max_len, heads=heads, head_dim=head_dim)
+    context = {"max_len": max_len}
+    return _construct(found, options, context, heads=heads, head_dim=head_dim)
 
 
 def build(
-    name: str, *, dim: int, heads: int, max_len: int | None = None, **options: Any
+    name: str,
+    *,
+    dim: int,
+    heads: int,
+    max_len: int | None = None,
+    layer: int | None = None,
+    layers: int | None = None,
+    **options: Any,
 ) -> nn.Module:
     """Builds a mixer, called as `mixer(x, key_mask=…, causal=…)` on `(B, N, dim)`.
 
-    A core is wrapped in `MultiHead`, which adds the projections. Arguments as in `build_core`.
+    A core is wrapped in `MultiHead`, which adds the projections.
+
+    Args:
+        name: one of `available()`.
+        dim: features per token, a multiple of `heads`.
+        heads: number of heads.
+        max_len: the longest sequence, for mechanisms that have to know it.
+        layer: which of the model's `layers` this is, counted from 0, for mechanisms that differ
+            between layers.
+        layers: how many there are.
+        options: the mechanism's own; unknown ones are errors.
     """
     found = entry(name)
     if heads < 1 or dim % heads:
@@ -111,11 +133,12 @@ def build(
     if found.kind == "core":
         core = build_core(name, heads=heads, head_dim=dim // heads, max_len=max_len, **options)
         return core.as_mixer(dim)  # type: ignore[operator,no-any-return]
-    return _construct(found, options, max_len, dim=dim, heads=heads)
+    context = {"max_len": max_len, "layer": layer, "layers": layers}
+    return _construct(found, options, context, dim=dim, heads=heads)
 
 
 def _construct(
-    found: Entry, options: dict[str, Any], max_len: int | None, **sizes: int
+    found: Entry, options: dict[str, Any], context: dict[str, int | None], **sizes: int
 ) -> nn.Module:
     unknown = sorted(set(options) - set(found.options))
     if unknown:
@@ -123,6 +146,6 @@ def _construct(
             f"{found.name!r} has no option {', '.join(map(repr, unknown))}; "
             f"valid: {', '.join(found.options) or 'none'}"
         )
-    if "max_len" in inspect.signature(found.cls).parameters:
-        options = {**options, "max_len": max_len}
-    return found.cls(**sizes, **options)
+    wanted = inspect.signature(found.cls).parameters
+    known = {name: value for name, value in context.items() if name in wanted and value is not None}
+    return found.cls(**sizes, **known, **options)

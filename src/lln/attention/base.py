@@ -8,8 +8,22 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from lln.functional.checks import check_tokens
+from lln.registry import entry
 
-class Attention(nn.Module):
+
+class _Named(nn.Module):
+    """What cores and mixers share: they know by which name they were registered."""
+
+    name: ClassVar[str]
+
+    def refuse_causal(self, causal: bool) -> None:
+        """Raises if a causal form is asked for and the registry knows of none."""
+        if causal and not entry(self.name).causal:
+            raise NotImplementedError(f"{self.name} has no causal form: causal must be False")
+
+
+class Attention(_Named):
     """A core: `(B, H, N, D)` queries, keys and values in, `(B, H, N, E)` out.
 
     Args:
@@ -20,6 +34,8 @@ class Attention(nn.Module):
     """
 
     kind: ClassVar[str] = "core"
+    shares_queries: ClassVar[bool] = False
+    """Keys are made of the queries, and `k` is not read: `MultiHead` projects none."""
 
     def __init__(
         self,
@@ -69,7 +85,7 @@ class Attention(nn.Module):
         return MultiHead(self, dim)
 
 
-class Mixer(nn.Module):
+class Mixer(_Named):
     """A mixer: tokens `(B, N, C)` in, tokens out.
 
     Args:
@@ -113,7 +129,7 @@ class MultiHead(Mixer):
         self.core = core
         kv_dim = core.kv_heads * core.head_dim
         self.query = nn.Linear(dim, dim, bias=bias)
-        self.key = nn.Linear(dim, kv_dim, bias=bias)
+        self.key = None if core.shares_queries else nn.Linear(dim, kv_dim, bias=bias)
         self.value = nn.Linear(dim, kv_dim, bias=bias)
         self.out = nn.Linear(dim, dim, bias=bias)
 
@@ -125,12 +141,14 @@ class MultiHead(Mixer):
         causal: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        if x.dim() != 3 or x.shape[2] != self.dim:
-            raise ValueError(f"x must have shape (B, N, {self.dim}), got {tuple(x.shape)}")
-        q, k, v = (
-            project(x).unflatten(2, (-1, self.core.head_dim)).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
-        )  # (B, H, N, D)
+        check_tokens(x, self.dim, key_mask=key_mask, cu_seqlens=cu_seqlens)
+        q, v = self._heads(self.query(x)), self._heads(self.value(x))
+        k = v if self.key is None else self._heads(self.key(x))
         mixed: Tensor = self.core(q, k, v, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """`(B, N, H · D)` → `(B, H, N, D)`."""
+        heads: Tensor = x.unflatten(2, (-1, self.core.head_dim))
+        return heads.transpose(1, 2)

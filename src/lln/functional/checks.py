@@ -53,6 +53,21 @@ def check_attention(
         check_cu_seqlens(cu_seqlens, n_k)
 
 
+def check_tokens(
+    x: Tensor, dim: int, *, key_mask: Tensor | None = None, cu_seqlens: Tensor | None = None
+) -> None:
+    """Raises unless x is `(B, N, dim)` and the masks fit it."""
+    if x.dim() != 3 or x.shape[2] != dim:
+        raise ValueError(f"x must have shape (B, N, {dim}), got {tuple(x.shape)}")
+    batch, n, _ = x.shape
+    if key_mask is not None:
+        check_key_mask(key_mask, batch, n)
+    if cu_seqlens is not None:
+        if batch != 1:
+            raise ValueError(f"cu_seqlens packs into one row: x must have B = 1, got {batch}")
+        check_cu_seqlens(cu_seqlens, n)
+
+
 def check_key_mask(key_mask: Tensor, batch: int, n: int) -> None:
     """Raises unless `key_mask` is `(B, N)` bool."""
     if key_mask.dim() != 2 or key_mask.shape != (batch, n):

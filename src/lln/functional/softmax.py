@@ -76,3 +76,13 @@ def visible_pairs(
 def blank(x: Tensor, key_mask: Tensor) -> Tensor:
     """`x` `(B, H, N, D)` with zeros at padding: a weight of 0 does not silence a NaN."""
     return x.masked_fill(~key_mask[:, None, :, None], 0)
+
+
+def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
+    """Softmax over the last dimension, of what is visible; a row that sees nothing is 0.
+
+    −inf would make such a row NaN, and its gradient too. The lowest number of the dtype, whose exp
+    is 0 beside any score, does not, and what it weighs in such a row is then taken out.
+    """
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~visible, lowest).softmax(-1).masked_fill(~visible, 0)

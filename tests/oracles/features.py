@@ -1,0 +1,1 @@
+"""Linear attention by feature maps, and LLN's closest relatives."""

@@ -1,0 +1,1 @@
+"""Attention through a few landmarks or projected keys."""

@@ -1,0 +1,1 @@
+"""Attention to a few keys: windows, buckets."""

@@ -3,15 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := $(VENV)/.peers
+
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint types format clean
+.PHONY: help test slow parity demo lint types format clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 test: lint types ## Lint, check types and run the tests
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
+
+slow: $(STAMP) ## Train a small encoder with every mechanism
+	$(BIN)/pytest -m slow
+
+parity: $(PEERS) ## Compare with published implementations
+	$(BIN)/pytest tests/parity
 
 # Threads that spin while they wait slow each other down on a busy machine; these sleep.
 demo: $(STAMP) ## Run the demonstration
@@ -40,5 +49,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV); the first time takes a few minutes."
 	@$(PYTHON) -m venv $(VENV) >/dev/null || \
 		{ $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(VENV) install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(PEERS): $(STAMP)
+	$(INSTALL) -e '.[peers]'
 	@touch $@

@@ -44,17 +44,20 @@ def test_list_is_the_registry():
             "complexity",
             "causal",
             "row_stochastic",
+            "options",
+            "parameters",
             "summary",
         }
 
 
 def test_bench_op(tmp_path):
-    out = tmp_path / "new" / "op.json"
+    out = tmp_path / "new" / "folder"
     sizes = ("--n", "32,48", "--n", "64", "--heads", "2", "--repeats", "1", "--threads", "1")
-    result = run("bench", "op", *sizes, "--names", "lln,authors", "--out", str(out))
+    result = run("bench", "op", *sizes, "--attn", "lln,authors", "--no-memory", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert "N=48" in result.stdout
-    report = json.loads(out.read_text())
+    assert {p.name for p in out.iterdir()} == {"op.json", "op.png"}
+    report = json.loads((out / "op.json").read_text())
     assert report["setting"]["n"] == [32, 48, 64]
     names = ["products", "authors", "lln"]
     assert [row["case"] for row in report["results"]] == names * 3
@@ -63,7 +66,7 @@ def test_bench_op(tmp_path):
 @pytest.mark.parametrize(("load", "noted"), [(0.0, False), (None, False), (1e3, True)])
 def test_a_busy_machine_is_noted(load, noted, monkeypatch):
     monkeypatch.setattr(commands, "load", lambda: load)
-    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--names", "lln")
+    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--attn", "lln", "--no-memory")
     assert ("this machine is busy" in run("bench", "op", *args).stderr) is noted
 
 
@@ -89,7 +92,7 @@ def test_calibrate(tmp_path, monkeypatch):
     [
         (("bench", "op", "--n", "0"), ("'--n'", "positive whole numbers")),
         (("bench", "op", "--n", "many"), ("'--n'", "positive whole numbers")),
-        (("bench", "op", "--names", "lln,nonsense"), ("'--names'", "'nonsense'", "lln_matched")),
+        (("bench", "op", "--attn", "lln,nonsense"), ("'--attn'", "'nonsense'", "lln_given")),
         (("bench", "op", "--dtype", "int8"), ("'--dtype'", "'int8'", "bfloat16")),
         (("bench", "op", "--device", "abacus"), ("'--device'", "'abacus'", "cpu")),
         (("bench", "op", "--heads", "0"), ("'--heads'", "1")),
@@ -114,13 +117,13 @@ def test_a_mistake_is_one_line(args, parts):
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    out = tmp_path / "file" / "op.json"
-    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--names", "lln")
+    out = tmp_path / "file" / "folder"
+    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--attn", "lln", "--no-memory")
     result = run("bench", "op", *args, "--out", str(out))
     assert result.exit_code == 2
     assert (
         result.stderr.splitlines(keepends=True)[-1]
-        == f"error: cannot write '--out' {out}: File exists\n"
+        == f"error: cannot write '--out' {out}: Not a directory\n"
     )
 
 

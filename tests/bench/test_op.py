@@ -4,9 +4,10 @@ import json
 import pytest
 import torch
 
+import lln
 from lln.bench import cases, op, record
 
-TINY = op.Setting(n=(32, 48), heads=2, repeats=1, threads=1)
+TINY = op.Setting(n=(32, 48), heads=2, repeats=1, threads=1, memory=False)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def report():
 
 def test_every_row_has_its_ratios(report):
     assert [(row["n"], row["case"]) for row in report["results"]] == [
-        (n, name) for n in (32, 48) for name in cases.CASES
+        (n, name) for n in (32, 48) for name in op.GROUPS["default"]
     ]
     times = {(row["n"], row["case"]): row for row in report["results"]}
     for row in report["results"]:
@@ -50,7 +51,7 @@ def test_report_says_where_it_was_made(report):
 
 def test_tables_show_every_row(report):
     tables = op.tables(report)
-    assert [table.row_count for table in tables] == [len(cases.CASES)] * 4
+    assert [table.row_count for table in tables] == [len(op.GROUPS["default"])] * 5
 
 
 def test_products_are_always_measured_and_sdpa_on_demand():
@@ -66,25 +67,46 @@ def test_every_dtype_runs(dtype):
     op.run(dataclasses.replace(TINY, n=(32,), dtype=dtype))
 
 
-def test_a_wrong_result_is_not_timed(monkeypatch):
-    wrong = dataclasses.replace(cases.CASES["lln"], attend=lambda q, k, v: v)
-    monkeypatch.setitem(cases.CASES, "lln", wrong)
-    with pytest.raises(RuntimeError, match="lln differs from its formula"):
+@pytest.mark.parametrize("name", lln.available())
+def test_every_mechanism_can_be_measured(name):
+    x = cases.inputs(2, 2, 40, 16)
+    out = cases.find(name).make(2, 16, 40)(x.q, x.k, x.v)
+    assert out.shape == x.grad.shape
+    gradients = cases.call(cases.find(name), x, backward=True)()
+    assert gradients[0].shape == x.q.shape
+    assert all(gradient is not None for gradient in gradients[3:])  # of what it learns
+
+
+@pytest.mark.parametrize("broken", [lambda q, k, v: v, lambda q, k, v: v * torch.nan])
+def test_a_wrong_result_is_not_timed(monkeypatch, broken):
+    wrong = dataclasses.replace(cases.REFERENCES["lln_given"], make=lambda *sizes: broken)
+    monkeypatch.setitem(cases.REFERENCES, "lln_given", wrong)
+    with pytest.raises(RuntimeError, match="lln_given differs from its formula"):
         op.run(TINY)
-
-
-def test_a_nan_is_not_timed(monkeypatch):
-    wrong = dataclasses.replace(cases.CASES["lln"], attend=lambda q, k, v: v * torch.nan)
-    monkeypatch.setitem(cases.CASES, "lln", wrong)
-    with pytest.raises(RuntimeError, match="lln differs from its formula"):
-        cases.verify(["lln"])
 
 
 def test_saved_bytes_count_each_storage_once():
     x = cases.inputs(1, 2, 32, 16)
     size = x.q.numel() * 4
-    assert op.saved_bytes(lambda q, k, v: q * k + q * v, x) == 3 * size
-    assert op.saved_bytes(lambda q, k, v: (q * 2).exp() + k, x) == size  # the output of exp
+    assert op.saved_bytes(lambda: x.q * x.k + x.q * x.v) == 3 * size
+    assert op.saved_bytes(lambda: (x.q * 2).exp() + x.k) == size  # the output of exp
+
+
+def test_growth_is_the_exponent_of_a_power_law():
+    assert op.slope([(n, 3 * n**1.7) for n in (2, 8, 64)]) == pytest.approx(1.7)
+    assert op.slope([(8, 1.0)]) is None
+
+
+def test_peaks_are_measured_and_drawn(tmp_path):
+    setting = dataclasses.replace(TINY, names=("lln",), memory=True)
+    steps = []
+    report = op.run(setting, advance=lambda: steps.append(1))
+    assert len(steps) == setting.steps
+    assert [row["peak"]["problem"] for row in report["results"]] == [None] * 4
+    assert report["exponents"].keys() == {"products", "lln"}
+    op.save(report, tmp_path)
+    assert json.loads((tmp_path / "op.json").read_text()) == json.loads(json.dumps(report))
+    assert (tmp_path / "op.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_inputs_depend_on_the_seed_alone():

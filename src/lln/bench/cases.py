@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import lln
-from lln import functional
+from lln.registry import entry
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -32,12 +32,12 @@ class Case:
 
     Attributes:
         label: how tables call it.
-        attend: the attention.
-        formula: the same from the paper's formula, in O(N²); None for what is no attention.
+        make: the attention for so many heads, of such a dimension, for sequences of such a length.
+        formula: the same from the paper's formula, in O(N²); None where the tests alone judge it.
     """
 
     label: str
-    attend: Attend
+    make: Callable[[int, int, int], Attend]
     formula: Attend | None = None
 
 
@@ -62,14 +62,20 @@ def inputs(
 
 def call(case: Case, x: Inputs, *, backward: bool) -> Callable[[], object]:
     """The case's forward pass without gradients, or its forward and backward pass."""
+    _, heads, n, head_dim = x.q.shape
+    attend = case.make(heads, head_dim, n)
+    learned: tuple[Tensor, ...] = ()
+    if isinstance(attend, nn.Module):
+        learned = tuple(attend.to(x.q).parameters())
 
     @torch.no_grad()
     def forward() -> Tensor:
-        return case.attend(x.q, x.k, x.v)
+        return attend(x.q, x.k, x.v)
 
-    def both() -> tuple[Tensor, ...]:
-        out = case.attend(x.q, x.k, x.v)
-        return torch.autograd.grad(out, (x.q, x.k, x.v), x.grad)
+    def both() -> tuple[Tensor | None, ...]:
+        out = attend(x.q, x.k, x.v)
+        # Not every mechanism reads all three.
+        return torch.autograd.grad(out, (x.q, x.k, x.v, *learned), x.grad, allow_unused=True)
 
     return both if backward else forward
 
@@ -78,13 +84,50 @@ def verify(names: Iterable[str]) -> None:
     """Raises unless the cases do what their formulas say: a wrong result has no speed."""
     x = inputs(1, 2, 96, 64)  # blocks of 64 and 32
     for name in names:
-        case = CASES[name]
+        case = find(name)
         if case.formula is None:
             continue
         with torch.no_grad():
-            error = (case.attend(x.q, x.k, x.v) - case.formula(x.q, x.k, x.v)).abs().max().item()
+            out = case.make(2, 64, 96)(x.q, x.k, x.v)
+            error = (out - case.formula(x.q, x.k, x.v)).abs().max().item()
         if not error < 1e-4:
             raise RuntimeError(f"{name} differs from its formula by {error:.1e}: not timed")
+
+
+def names() -> list[str]:
+    """Everything that can be measured: what to compare with, then the registered mechanisms."""
+    return [*REFERENCES, *lln.available()]
+
+
+def find(name: str) -> Case:
+    """The case of that name."""
+    return REFERENCES[name] if name in REFERENCES else _mechanism(name)
+
+
+def _mechanism(name: str) -> Case:
+    found = entry(name)
+
+    def make(heads: int, head_dim: int, n: int) -> Attend:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            if found.kind == "core":
+                return lln.build_core(name, heads=heads, head_dim=head_dim, max_len=n)
+            return _OnTokens(lln.build(name, dim=heads * head_dim, heads=heads, max_len=n))
+
+    label = found.paper if found.kind == "core" else f"{found.paper}, with projections"
+    return Case(label, make, FORMULAS.get(name))
+
+
+class _OnTokens(nn.Module):
+    """A mixer called like a core: the heads of q are its tokens' features, k and v are not read."""
+
+    def __init__(self, mixer: nn.Module) -> None:
+        super().__init__()
+        self.mixer = mixer
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mixed: Tensor = self.mixer(q.transpose(1, 2).flatten(2)).unflatten(2, q.shape[1::2])
+        return mixed.transpose(1, 2)
 
 
 def _products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -106,10 +149,6 @@ def _lln(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def _lln_diag(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return lln.lln_diag_attention(q, k, v, alpha=ALPHA, beta=BETA, block_size=BLOCK)
-
-
-def _block_diag(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return functional.block_diagonal_attention(q, k, v, block_size=BLOCK)
 
 
 def _lln_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -145,27 +184,33 @@ def _block_formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return _average((q @ k.mT * q.shape[-1] ** -0.5).exp() * (block[:, None] == block), v)
 
 
-CASES = {
-    "products": Case("bare products q (kᵀ v)", _products),
-    "sdpa": Case("SDPA", F.scaled_dot_product_attention, _softmax_formula),
-    "authors": Case("LLN, authors' formula", _authors, _lln_formula),
-    "lln": Case("LLN, α, β given", _lln, _lln_formula),
-    "lln_matched": Case("LLN, α, β found", lln.lln_attention, _matched_formula),
-    "lln_diag": Case(
+def _reference(label: str, attend: Attend, formula: Attend | None = None) -> Case:
+    return Case(label, lambda heads, head_dim, n: attend, formula)
+
+
+# What the mechanisms are compared with.
+REFERENCES = {
+    "products": _reference("bare products q (kᵀ v)", _products),
+    "sdpa": _reference("SDPA", F.scaled_dot_product_attention, _softmax_formula),
+    "authors": _reference("LLN, authors' formula", _authors, _lln_formula),
+    "lln_given": _reference("LLN, α, β given", _lln, _lln_formula),
+    "lln_diag_given": _reference(
         "LLN+Diag, α, β given",
         _lln_diag,
         lambda q, k, v: (_lln_formula(q, k, v) + _block_formula(q, k, v)) / 2,
     ),
-    "lln_diag_matched": Case(
-        "LLN+Diag, α, β found",
-        lln.lln_diag_attention,
-        lambda q, k, v: (_matched_formula(q, k, v) + _block_formula(q, k, v)) / 2,
-    ),
-    "block_diag": Case("block-diagonal alone", _block_diag, _block_formula),
-    "lln_causal": Case(
+    "lln_given_causal": _reference(
         "causal LLN, α, β given", _lln_causal, lambda q, k, v: _lln_formula(q, k, v, True)
     ),
-    "sdpa_causal": Case(
+    "sdpa_causal": _reference(
         "causal SDPA", _sdpa_causal, lambda q, k, v: _softmax_formula(q, k, v, True)
     ),
+}
+
+# Of registered mechanisms, checked before they are timed.
+FORMULAS: dict[str, Attend] = {
+    "softmax": _softmax_formula,
+    "lln": _matched_formula,
+    "lln_diag": lambda q, k, v: (_matched_formula(q, k, v) + _block_formula(q, k, v)) / 2,
+    "block_diag": _block_formula,
 }

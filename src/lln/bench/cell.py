@@ -57,7 +57,7 @@ def _prepare(
 ) -> Callable[[], object]:
     dtype = getattr(torch, cell.dtype)
     inputs = cases.inputs(*sizes, dtype=dtype, device=device)
-    return cases.call(cases.CASES[cell.case], inputs, backward=cell.backward)
+    return cases.call(cases.find(cell.case), inputs, backward=cell.backward)
 
 
 def _start(device: torch.device) -> int:

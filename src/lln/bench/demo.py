@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 # LLN finds α and β itself, so that its time is what a user's model would see.
-COMPARED = {"sdpa": "softmax (SDPA)", "lln_matched": "LLN", "lln_diag_matched": "LLN+Diag"}
-SHORT = {"sdpa": "SDPA", "lln_matched": "LLN", "lln_diag_matched": "+Diag"}  # fits 80 columns
+COMPARED = {"sdpa": "softmax (SDPA)", "lln": "LLN", "lln_diag": "LLN+Diag"}
+SHORT = {"sdpa": "SDPA", "lln": "LLN", "lln_diag": "+Diag"}  # fits 80 columns
 PEER = "sdpa"
 MEASURES = 2  # of each length: softmax, then LLN
 GAP_TOLERANCE = 4e-3  # for two digits: each product with softmax's P costs as much as attention
@@ -87,7 +87,7 @@ def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> di
 
 def _time(setting: Setting, n: int, advance: Callable[[], object]) -> dict[str, float]:
     x = cases.inputs(1, setting.heads, n, setting.head_dim, std=setting.sigma)
-    calls = {name: cases.call(cases.CASES[name], x, backward=False) for name in COMPARED}
+    calls = {name: cases.call(cases.find(name), x, backward=False) for name in COMPARED}
     timings = interleave(calls, repeats=setting.repeats, advance=advance)
     return {name: timing.median for name, timing in timings.items()}
 

@@ -21,8 +21,8 @@ class Style(TypedDict):
 # Okabe and Ito's palette, which colour-blind readers can tell apart; markers differ as well.
 STYLES = {
     "sdpa": Style(color="#4D4D4D", marker="s"),
-    "lln_matched": Style(color="#0072B2", marker="o"),
-    "lln_diag_matched": Style(color="#D55E00", marker="^"),
+    "lln": Style(color="#0072B2", marker="o"),
+    "lln_diag": Style(color="#D55E00", marker="^"),
 }
 MUTED = "#6B6B6B"
 RC: dict[Any, Any] = {
@@ -62,7 +62,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         _draw_memory(memory, results)
         _draw_concentration(entropy, gap, results, setting["sigma"])
         for axes in (time, memory, entropy, gap):
-            _length_axis(axes, setting["n"])
+            length_axis(axes, setting["n"])
         for axes in (time, memory, gap):
             axes.set_xlabel("sequence length N")
         entropy.tick_params(labelbottom=False)
@@ -96,7 +96,7 @@ def _draw_time(axes: "Axes", results: list[dict[str, Any]]) -> None:
                 annotation_clip=False,
             )
     axes.set_title("Time per call (ms)")
-    _plain_log(axes)
+    plain_log(axes)
     axes.legend(loc="upper left")
 
 
@@ -105,7 +105,7 @@ def _draw_memory(axes: "Axes", results: list[dict[str, Any]]) -> None:
         peaks = [(row["n"], row["peak"][name]["bytes"]) for row in results]
         _curve(axes, [(n, peak / 2**20) for n, peak in peaks if peak], label, name)
     axes.set_title("Peak memory beyond the inputs (MiB)")
-    _plain_log(axes)
+    plain_log(axes)
     axes.legend(loc="upper left")
 
 
@@ -115,7 +115,7 @@ def _draw_concentration(
     lengths = [row["n"] for row in results]
     limit = [math.log2(n) for n in lengths]
     entropy.plot(lengths, limit, color=MUTED, linestyle=":", linewidth=1.2, label="even, log₂ N")
-    for key, label, style in (("softmax", "softmax", PEER), ("lln", "LLN", "lln_matched")):
+    for key, label, style in (("softmax", "softmax", PEER), ("lln", "LLN", "lln")):
         for axes, measure in ((entropy, "entropy_bits"), (gap, "spectral_gap")):
             _curve(axes, [(row["n"], row[measure][key]) for row in results], label, style)
     entropy.set_title(f"Concentration (Gaussian, σ = {sigma:g})")
@@ -131,13 +131,14 @@ def _curve(axes: "Axes", points: Sequence[tuple[float, float]], label: str, styl
         axes.plot(*zip(*points, strict=True), label=label, **STYLES[style])
 
 
-def _plain_log(axes: "Axes") -> None:
+def plain_log(axes: "Axes") -> None:
     """A logarithmic axis that says 100, not 10²."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _length_axis(axes: "Axes", lengths: Sequence[int]) -> None:
+def length_axis(axes: "Axes", lengths: Sequence[int]) -> None:
+    """A logarithmic axis with a tick at each length."""
     axes.set_xscale("log", base=2)
     names = [f"{n // 1024}k" if n % 1024 == 0 else str(n) for n in lengths]
     axes.set_xticks(lengths, names)

@@ -101,7 +101,7 @@ class Cell:
     """One call whose memory is measured in a process of its own: see `lln.bench.cell`.
 
     Attributes:
-        case: a name of `lln.bench.cases.CASES`.
+        case: one of `lln.bench.cases.names()`.
         n: sequence length.
         backward: measure the backward pass too.
     """

@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-from rich.table import Table
 from typer.core import TyperGroup
 
 import lln
 from lln.bench import cases, demo, matching, op
-from lln.bench.record import load, write_json
+from lln.bench.record import load
+from lln.cli import listing
 from lln.cli.options import choices, find_device, numbers
 from lln.matching.calibration import HEAD_DIMS, LENGTHS, SHIPPED, calibrate, save
-from lln.registry import entry
 
 
 class Refusal(Exception):
@@ -98,7 +95,7 @@ def start(
         typer.echo(context.get_help())
 
 
-@bench.callback(epilog="Example:  lln bench op --n 2048,8192 --names products,sdpa,lln")
+@bench.callback(epilog="Example:  lln bench op --n 2048,8192 --attn lln,performer,sdpa")
 def start_bench(context: typer.Context) -> None:
     """Measure speed and memory on this machine."""
     if context.invoked_subcommand is None:
@@ -111,47 +108,12 @@ def list_mechanisms(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="For the README.")] = False,
 ) -> None:
     """List the attention mechanisms that lln.build knows."""
-    rows = [
-        {
-            "name": found.name,
-            "kind": found.kind,
-            "paper": found.paper,
-            "complexity": found.complexity,
-            "causal": found.causal,
-            "row_stochastic": found.row_stochastic,
-            "summary": found.summary,
-        }
-        for found in map(entry, lln.available())
-    ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    if as_markdown:
-        typer.echo("| name | mechanism | paper | cost | causal |\n|---|---|---|---|---|")
-        for row in rows:
-            causal = "yes" if row["causal"] else "no"
-            cells = (f"`{row['name']}`", row["summary"], row["paper"], row["complexity"], causal)
-            typer.echo(f"| {' | '.join(map(str, cells))} |")
-        return
-    table = Table(
-        box=box.HORIZONTALS,
-        padding=(0, 1, 0, 0),
-        caption="row-stochastic: weights ≥ 0 that sum to 1",
-    )
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("mechanism", min_width=24)
-    for title in ("kind", "cost", "causal", "row-\nstochastic"):
-        table.add_column(title)
-    for row in rows:
-        table.add_row(
-            str(row["name"]),
-            f"{escape(str(row['summary']))}\n[dim]{escape(str(row['paper']))}[/dim]",
-            str(row["kind"]),
-            str(row["complexity"]),
-            "yes" if row["causal"] else "no",
-            "yes" if row["row_stochastic"] else "no",
-        )
-    Console().print(table)
+        typer.echo(json.dumps(listing.mechanisms(), indent=2, ensure_ascii=False))
+    elif as_markdown:
+        typer.echo(listing.markdown())
+    else:
+        Console().print(listing.table())
 
 
 @app.command("demo", epilog="Examples:  lln demo  ·  lln demo --out /tmp/demo --n 512,2048")
@@ -161,8 +123,7 @@ def run_demo(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
 ) -> None:
     """Compare LLN with softmax attention: speed, memory, concentration (about two minutes)."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise Refusal("the demo needs matplotlib: pip install 'lln[bench]'")
+    _need_matplotlib("the demo")
     lengths = numbers("--n", n) if n else demo.LENGTHS
     setting = demo.Setting(n=lengths, threads=threads)
     _note_a_busy_machine()
@@ -173,7 +134,11 @@ def run_demo(
         demo.save(report, out)
 
 
-@bench.command("op", epilog="Example:  lln bench op --n 2048,8192 --names products,sdpa,lln")
+@bench.command(
+    "op",
+    epilog="Examples:  lln bench op  ·  lln bench op --attn lln,performer,sdpa --n 2048,8192  ·  "
+    "lln bench op --attn all --n 512,1024,2048,4096 --out results",
+)
 def bench_op(
     n: Annotated[
         list[str] | None, typer.Option(help="Sequence lengths, repeated or with commas; 8192.")
@@ -184,16 +149,26 @@ def bench_op(
     dtype: Annotated[str, typer.Option(help=f"One of {', '.join(op.DTYPES)}.")] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds, each over all cases.")] = 5,
-    names: Annotated[
+    attn: Annotated[
         list[str] | None,
-        typer.Option(help=f"Of {', '.join(cases.CASES)}; products always run."),
+        typer.Option(
+            help="Names as in [bold]lln list[/bold], all, linear (all but O(N²)), or of "
+            f"{', '.join(cases.REFERENCES)}; products always run. "
+            "By default LLN and its references."
+        ),
     ] = None,
+    memory: Annotated[
+        bool, typer.Option(help="Measure peak memory too, a process for each.")
+    ] = True,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for op.json and op.png.")] = None,
 ) -> None:
     """Time attention, forward and backward, against bare matrix products and SDPA."""
+    if out is not None:
+        _need_matplotlib("the picture")
+    chosen = choices("--attn", attn or ["default"], [*op.GROUPS, *cases.names()])
     setting = op.Setting(
-        names=choices("--names", names, list(cases.CASES)) if names else tuple(cases.CASES),
+        names=[name for item in chosen for name in op.GROUPS.get(item, (item,))],
         n=numbers("--n", n) if n else (8192,),
         batch=batch,
         heads=heads,
@@ -202,6 +177,7 @@ def bench_op(
         device=find_device(device),
         threads=threads,
         repeats=repeats,
+        memory=memory,
     )
     _note_a_busy_machine()
     with _progress("measuring", setting.steps) as advance:
@@ -209,7 +185,7 @@ def bench_op(
     Console().print(*op.tables(report), sep="\n")
     if out is not None:
         with _writing(out):
-            write_json(out, report)
+            op.save(report, out)
 
 
 @bench.command("matching", epilog="Example:  lln bench matching --out results/matching")
@@ -221,8 +197,7 @@ def bench_matching(
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("matching"),
 ) -> None:
     """Measure how close LLN's entropy, spectral gap and variance come to softmax's."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise Refusal("the picture needs matplotlib: pip install 'lln[bench]'")
+    _need_matplotlib("the picture")
     setting = matching.Setting(
         head_dims=numbers("--head-dim", head_dim) if head_dim else (32, 64, 128),
         n=numbers("--n", n) if n else (256, 512, 1024),
@@ -249,6 +224,11 @@ def run_calibrate(
         result = [calibrate(d, LENGTHS, draws=draws, seed=seed, advance=advance) for d in chosen]
     with _writing(out):
         save(result, out)
+
+
+def _need_matplotlib(what: str) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Refusal(f"{what} needs matplotlib: pip install 'lln[bench]'")
 
 
 def _note_a_busy_machine() -> None:

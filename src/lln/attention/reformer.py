@@ -9,7 +9,8 @@ scores, not through the hash. O(N · rounds · chunk size · (D + rounds)) after
 Deviations:
     Chunks are cut within each bucket, from its first token. The paper cuts the whole sorted
     sequence: there a later token, or padding, moves the borders and what an earlier token sees.
-    The number of buckets is fixed. The paper's, 2N / chunk size, changes with the length.
+    The number of buckets is fixed, by default the paper's 2N / chunk size for N = `max_len`, but 64
+    at most: with the length of the sequence at hand the future would move the past.
     Rotations are drawn once, and by `redraw`. The authors draw them at each call.
     A token that sees any other has no weight on itself. The authors' has the score −1e5.
 
@@ -34,7 +35,8 @@ class ReformerAttention(SequenceAttention):
     """Softmax attention between tokens with the same hash.
 
     Args:
-        buckets: how many values the hash has, an even number.
+        max_len: the longest sequence, from which the default of `buckets` follows.
+        buckets: how many values the hash has, an even number. Each may cost a chunk of empty slots.
         chunk_size: tokens per chunk.
         rounds: how many hashes there are.
         seed: of the rotations.
@@ -48,15 +50,18 @@ class ReformerAttention(SequenceAttention):
         heads: int,
         head_dim: int,
         *,
-        buckets: int = 64,
+        max_len: int | None = None,
+        buckets: int | None = None,
         chunk_size: int = 64,
-        rounds: int = 4,
+        rounds: int = 2,
         seed: int = 0,
         kv_heads: int | None = None,
     ) -> None:
         super().__init__(heads, head_dim, kv_heads=kv_heads)
-        check_positive("buckets", buckets)
         check_positive("chunk_size", chunk_size)
+        if buckets is None:
+            buckets = 64 if max_len is None else min(64, 2 * max(1, max_len // chunk_size))
+        check_positive("buckets", buckets)
         check_positive("rounds", rounds)
         if buckets % 2:
             raise ValueError(f"buckets must be even, got {buckets}")

@@ -346,6 +346,18 @@ def test_mixers_stay_finite(name, causal, std):
         assert gradient.isfinite().all()
 
 
+@every_form
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_model_may_be_cast_to_half_precision(name, causal, dtype):
+    mixer = build(name).to(dtype)
+    x = torch.randn(2, 20, HEADS * DIM, dtype=dtype, requires_grad=True)
+    out = mixer(x, causal=causal)
+    assert out.dtype == dtype
+    assert out.isfinite().all()
+    for gradient in grad(out.float().sum(), (x, *mixer.parameters())):
+        assert gradient.isfinite().all()
+
+
 @every_mixer_form
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("autocast", [False, True], ids=["half", "autocast"])

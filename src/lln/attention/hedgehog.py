@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lln.attention.log_feature_map import LogFeatureAttention
+from lln.functional.precision import upcast
 from lln.registry import register
 
 
@@ -26,9 +27,9 @@ class HedgehogAttention(LogFeatureAttention):
         self.key_bias = nn.Parameter(torch.zeros(self.kv_heads, 1, head_dim))
 
     def log_query_features(self, q: Tensor) -> Tensor:
-        mapped = q @ self.query_weight.mT + self.query_bias
+        mapped = q @ upcast(self.query_weight).mT + upcast(self.query_bias)
         return torch.cat([mapped, -mapped], -1)  # (B, H, N, 2 D)
 
     def log_key_features(self, k: Tensor) -> Tensor:
-        mapped = k @ self.key_weight.mT + self.key_bias
+        mapped = k @ upcast(self.key_weight).mT + upcast(self.key_bias)
         return torch.cat([mapped, -mapped], -1)  # (B, H_kv, N, 2 D)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lln.attention.log_feature_map import LogFeatureAttention
 from lln.functional.checks import check_positive
+from lln.functional.precision import upcast
 from lln.registry import register
 
 
@@ -61,7 +62,7 @@ class PerformerAttention(LogFeatureAttention):
 
     def _log_features(self, x: Tensor) -> Tensor:
         x = math.sqrt(self.scale) * x
-        projected: Tensor = x @ self.projection.mT
+        projected: Tensor = x @ upcast(self.projection).mT
         return projected - x.square().sum(-1, keepdim=True) / 2
 
 

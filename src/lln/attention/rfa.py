@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lln.attention.sequence import SequenceAttention
 from lln.functional.checks import check_positive
 from lln.functional.chunked import with_ones
+from lln.functional.precision import upcast
 from lln.functional.unnormalised import unnormalised_attention
 from lln.registry import register
 
@@ -64,6 +65,6 @@ class RFAAttention(SequenceAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=LEAST_SUM)
 
     def _features(self, x: Tensor) -> Tensor:
-        frequencies: Tensor = self.sigma * self.frequencies  # (H, F, D)
+        frequencies: Tensor = upcast(self.sigma * self.frequencies)  # (H, F, D)
         angle: Tensor = F.normalize(x, dim=-1) @ frequencies.mT  # (B, H, N, F)
         return torch.cat([angle.sin(), angle.cos()], -1) / math.sqrt(frequencies.shape[1])

@@ -11,7 +11,8 @@ import lln
 
 SEQUENCES, LENGTH, VOCABULARY, HIDDEN = 32, 256, 64, 8
 DIM, HEADS, LAYERS = 64, 4, 2
-OPTIONS = {"reformer": {"chunk_size": 16}}  # its chunks of 64 are for longer sequences, and slow here
+# Their defaults are for longer sequences, and slow here.
+OPTIONS = {"reformer": {"chunk_size": 16}, "skyformer": {"landmarks": 32}}
 MASK = VOCABULARY  # the token in place of what has to be guessed
 
 

@@ -140,7 +140,7 @@ def test_without_the_extra_the_command_line_says_so(missing, monkeypatch, capsys
 
 
 def test_without_matplotlib_the_demo_says_so(monkeypatch):
-    monkeypatch.setattr(commands.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run("demo")
     assert result.exit_code == 2
     assert result.stderr == "error: the demo needs matplotlib: pip install 'lln[bench]'\n"

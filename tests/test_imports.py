@@ -13,13 +13,24 @@ PACKAGE = Path(lln.__file__).parent
 
 # A part may import itself and the parts that it names.
 ALLOWED = {
+    "files": set(),
     "functional": set(),
-    "matching": {"functional"},
+    "matching": {"files", "functional"},
     "registry": {"functional"},
     "attention": {"functional", "matching", "registry"},
-    "instruments": {"functional", "matching", "registry", "attention"},
-    "bench": {"functional", "matching", "registry", "attention", "instruments"},
-    "cli": {"functional", "matching", "registry", "attention", "instruments", "bench"},
+    "instruments": {"files", "functional", "matching", "registry", "attention"},
+    "bench": {"files", "functional", "matching", "registry", "attention", "instruments"},
+    "report": {"functional", "matching", "registry", "attention", "instruments"},
+    "cli": {
+        "files",
+        "functional",
+        "matching",
+        "registry",
+        "attention",
+        "instruments",
+        "bench",
+        "report",
+    },
 }
 # These parts sit above the attention and may use the names of the package itself.
 MAY_IMPORT_PACKAGE = {"bench", "cli"}
@@ -60,7 +71,9 @@ def test_import_needs_torch_alone():
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"typer", "rich", "matplotlib", "scipy", "transformers"}:
+        if name.split(".")[0] in {
+            "PIL", "matplotlib", "plotly", "rich", "scipy", "transformers", "typer"
+        }:
             raise ModuleNotFoundError(f"refused {name}", name=name)
 sys.meta_path.insert(0, Refuse())
 import warnings; warnings.simplefilter("ignore")

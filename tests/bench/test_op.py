@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import lln
-from lln.bench import cases, op, record
+from lln.bench import cases, op
 
 TINY = op.Setting(n=(32, 48), heads=2, repeats=1, threads=1, memory=False)
 
@@ -114,19 +114,3 @@ def test_inputs_depend_on_the_seed_alone():
     torch.testing.assert_close(x.q, same.q, atol=0, rtol=0)
     assert (x.q - other.q).abs().max() > 0
     assert x.q.requires_grad
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "folder" / "result.json"
-    record.write_json(path, {"σ": 1})
-    with pytest.raises(TypeError):
-        record.write_json(path, {"σ": object()})
-
-    def half(file):
-        file.write_text("half")
-        raise RuntimeError("interrupted")
-
-    with pytest.raises(RuntimeError, match="interrupted"):
-        record.write(path, half)
-    assert json.loads(path.read_text()) == {"σ": 1}
-    assert [p.name for p in path.parent.iterdir()] == ["result.json"]

@@ -36,6 +36,8 @@ class Attention(_Named):
     kind: ClassVar[str] = "core"
     shares_queries: ClassVar[bool] = False
     """Keys are made of the queries, and `k` is not read: `MultiHead` projects none."""
+    linear_in_values: ClassVar[bool] = True
+    """The output is a matrix of q and k times v: see `lln.instruments.matrix_of`."""
 
     def __init__(
         self,

@@ -95,7 +95,8 @@ class LLNDiagAttention(Attention):
         if combine == "learnable_scale":
             self.diag_share = nn.Parameter(torch.full((heads, 1, head_dim), 0.5))
 
-    def _shares(self) -> tuple[float | Tensor, float | Tensor]:
+    def shares(self) -> tuple[float | Tensor, float | Tensor]:
+        """The weights of the LLN branch and of the block-diagonal one."""
         if self.combine == "average":
             return 0.5, 0.5
         if self.combine == "learnable_ratio":
@@ -113,7 +114,7 @@ class LLNDiagAttention(Attention):
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         found: Factors = self.matcher(q, k, key_mask=key_mask, causal=causal, cu_seqlens=cu_seqlens)
-        lln_share, diag_share = self._shares()
+        lln_share, diag_share = self.shares()
         return functional.lln_diag_attention(
             q,
             k,
@@ -141,7 +142,7 @@ class LLNDiagAttention(Attention):
     ) -> tuple[Tensor, LLNDiagState]:
         """Causal attention of new tokens that follow `state`, and the state after them."""
         found = self.matcher.frozen()
-        lln_share, diag_share = self._shares()
+        lln_share, diag_share = self.shares()
         return functional.lln_diag_recurrent(
             q,
             k,

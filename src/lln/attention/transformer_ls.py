@@ -43,6 +43,8 @@ class TransformerLSAttention(SequenceAttention):
         past: how many earlier segments a causal query sees projected.
     """
 
+    linear_in_values = False  # they go through a layer norm
+
     def __init__(
         self,
         heads: int,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from lln.bench import cases
+from lln.bench import cases, instruments
 from lln.bench.timing import Cell, Peak, synchronise
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -57,7 +57,8 @@ def _prepare(
 ) -> Callable[[], object]:
     dtype = getattr(torch, cell.dtype)
     inputs = cases.inputs(*sizes, dtype=dtype, device=device)
-    return cases.call(cases.find(cell.case), inputs, backward=cell.backward)
+    case = instruments.CASES.get(cell.case) or cases.find(cell.case)
+    return cases.call(case, inputs, backward=cell.backward)
 
 
 def _start(device: torch.device) -> int:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from lln import functional, matching
+import lln
 from lln.bench import cases, record
 from lln.bench.timing import Cell, Peak, interleave, peak_memory, rounds, threads
-from lln.instruments import lln_spectral_gap, row_entropy, spectral_gap_of
+from lln.files import write, write_json
+from lln.instruments import entropy, matrix_of, spectral_gap
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,33 +103,23 @@ def _concentration(setting: Setting, n: int, advance: Callable[[], object]) -> d
     # Short sequences differ more from draw to draw and cost less; eight draws are enough of them.
     draws = max(1, min(8, setting.tokens // n))
     q, k, _, _ = cases.inputs(draws, 1, n, setting.head_dim, std=setting.sigma)
-    entropy = {"softmax": row_entropy(_softmax, q, k, rows=setting.rows)}
-    gap = {"softmax": spectral_gap_of(_softmax, q, k, tolerance=GAP_TOLERANCE)}
-    advance()
-    alpha, beta, shift = matching.match("entropy", q, k)
-    attend = partial(functional.lln_attention, alpha=alpha, beta=beta, key_shift=shift)
-    entropy["lln"] = row_entropy(attend, q, k, rows=setting.rows)
-    gap["lln"] = lln_spectral_gap(q, k, alpha, beta, key_shift=shift)
-    advance()
-    return {
-        "entropy_bits": {name: value.mean().item() for name, value in entropy.items()},
-        "spectral_gap": {name: value.mean().item() for name, value in gap.items()},
-    }
-
-
-def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    # SDPA avoids the N×N matrix only where values are as wide as queries.
-    width = v.shape[3]
-    v = F.pad(v, (0, max(0, q.shape[3] - width)))
-    return functional.softmax_attention(q, k, v)[..., :width]
+    bits, gap = {}, {}
+    for name in ("softmax", "lln"):
+        core = lln.build_core(name, heads=1, head_dim=setting.head_dim)
+        matrix = matrix_of(core, q, k)
+        bits[name] = entropy(matrix, rows=setting.rows).bits.mean().item()
+        found = spectral_gap(matrix, tolerance=GAP_TOLERANCE, singular=False)
+        gap[name] = found.gap.mean().item()
+        advance()
+    return {"entropy_bits": bits, "spectral_gap": gap}
 
 
 def save(report: dict[str, Any], folder: Path) -> None:
     """Writes `demo.json` and `demo.png` into `folder`."""
     from lln.bench.figure import draw
 
-    record.write_json(folder / "demo.json", report)
-    record.write(folder / "demo.png", partial(draw, report))
+    write_json(folder / "demo.json", report)
+    write(folder / "demo.png", partial(draw, report))
 
 
 def tables(report: dict[str, Any]) -> "list[Table]":

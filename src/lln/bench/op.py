@@ -12,6 +12,7 @@ from torch import Tensor
 import lln
 from lln.bench import cases, record
 from lln.bench.timing import Cell, Timing, interleave, peak_memory, rounds, threads
+from lln.files import write, write_json
 from lln.registry import entry
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ def save(report: dict[str, Any], folder: Path) -> None:
     """Writes `op.json` and `op.png` into `folder`."""
     from lln.bench.op_figure import draw
 
-    record.write_json(folder / "op.json", report)
-    record.write(folder / "op.png", partial(draw, report))
+    write_json(folder / "op.json", report)
+    write(folder / "op.png", partial(draw, report))
 
 
 def tables(report: dict[str, Any]) -> "list[Table]":

@@ -1,10 +1,8 @@
-"""What makes a measurement comparable: the machine, the versions, the commit; and safe files."""
+"""What makes a measurement comparable: the machine, the versions, the commit."""
 
-import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -61,20 +59,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes `path` whole or not at all."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write(path, lambda file: file.write_text(text, encoding="utf-8"))
-
-
-def write(path: Path, save: Callable[[Path], object]) -> None:
-    """Lets `save` write a file beside `path`, and moves it there once it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        save(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -101,7 +101,7 @@ class Cell:
     """One call whose memory is measured in a process of its own: see `lln.bench.cell`.
 
     Attributes:
-        case: one of `lln.bench.cases.names()`.
+        case: one of `lln.bench.cases.names()` or of `lln.bench.instruments.CASES`.
         n: sequence length.
         backward: measure the backward pass too.
     """

@@ -1,33 +1,27 @@
 """The commands of `lln`. Each parses its options and leaves the work to the package."""
 
-import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from typer.core import TyperGroup
 
 import lln
-from lln.bench import cases, demo, matching, op
+from lln.bench import cases, demo, instruments, matching, op
 from lln.bench.record import load
 from lln.cli import listing
+from lln.cli.console import Refusal, need_matplotlib, progress, writing
+from lln.cli.figure import EPILOG as FIGURE_EPILOG
+from lln.cli.figure import figure
+from lln.cli.measure import EPILOG as MEASURE_EPILOG
+from lln.cli.measure import measure
 from lln.cli.options import choices, find_device, numbers
 from lln.matching.calibration import HEAD_DIMS, LENGTHS, SHIPPED, calibrate, save
-
-
-class Refusal(Exception):
-    """What the user has to know instead of a result, in one line."""
-
-    def format_message(self) -> str:
-        """Called like the method of typer's own errors."""
-        return str(self)
 
 
 class OneLineErrors(TyperGroup):
@@ -75,6 +69,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(cls=OneLineErrors, invoke_without_command=True, rich_markup_mode="rich")
 app.add_typer(bench, name="bench", help="Measure speed and memory on this machine.")
+app.command("measure", epilog=MEASURE_EPILOG)(measure)
+app.command("figure", epilog=FIGURE_EPILOG)(figure)
 
 
 def _show_version(value: bool) -> None:
@@ -123,14 +119,14 @@ def run_demo(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
 ) -> None:
     """Compare LLN with softmax attention: speed, memory, concentration (about two minutes)."""
-    _need_matplotlib("the demo")
+    need_matplotlib("the demo")
     lengths = numbers("--n", n) if n else demo.LENGTHS
     setting = demo.Setting(n=lengths, threads=threads)
     _note_a_busy_machine()
-    with _progress("measuring", setting.steps) as advance:
+    with progress("measuring", setting.steps) as advance:
         report = demo.run(setting, advance=advance)
     Console().print(*demo.tables(report), sep="\n")
-    with _writing(out):
+    with writing(out):
         demo.save(report, out)
 
 
@@ -165,7 +161,7 @@ def bench_op(
 ) -> None:
     """Time attention, forward and backward, against bare matrix products and SDPA."""
     if out is not None:
-        _need_matplotlib("the picture")
+        need_matplotlib("the picture")
     chosen = choices("--attn", attn or ["default"], [*op.GROUPS, *cases.names()])
     setting = op.Setting(
         names=[name for item in chosen for name in op.GROUPS.get(item, (item,))],
@@ -180,12 +176,29 @@ def bench_op(
         memory=memory,
     )
     _note_a_busy_machine()
-    with _progress("measuring", setting.steps) as advance:
+    with progress("measuring", setting.steps) as advance:
         report = op.run(setting, advance=advance)
     Console().print(*op.tables(report), sep="\n")
     if out is not None:
-        with _writing(out):
+        with writing(out):
             op.save(report, out)
+
+
+@bench.command("instruments", epilog="Example:  lln bench instruments --out results/bench")
+def bench_instruments(
+    n: Annotated[int, typer.Option(min=2, help="Sequence length.")] = 65536,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Folder for instruments.json.")] = None,
+) -> None:
+    """Time the measures of one long sequence, and their memory."""
+    setting = instruments.Setting(n=n, threads=threads)
+    _note_a_busy_machine()
+    with progress("measuring", setting.steps) as advance:
+        report = instruments.run(setting, advance=advance)
+    Console().print(instruments.table(report))
+    if out is not None:
+        with writing(out):
+            instruments.save(report, out)
 
 
 @bench.command("matching", epilog="Example:  lln bench matching --out results/matching")
@@ -197,17 +210,17 @@ def bench_matching(
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("matching"),
 ) -> None:
     """Measure how close LLN's entropy, spectral gap and variance come to softmax's."""
-    _need_matplotlib("the picture")
+    need_matplotlib("the picture")
     setting = matching.Setting(
         head_dims=numbers("--head-dim", head_dim) if head_dim else (32, 64, 128),
         n=numbers("--n", n) if n else (256, 512, 1024),
         draws=draws,
         seed=seed,
     )
-    with _progress("measuring", setting.steps) as advance:
+    with progress("measuring", setting.steps) as advance:
         report = matching.run(setting, advance=advance)
     typer.echo(matching.markdown(report))
-    with _writing(out):
+    with writing(out):
         matching.save(report, out)
 
 
@@ -220,15 +233,10 @@ def run_calibrate(
 ) -> None:
     """Measure anew how α and β follow from the moments of q and k; takes a while."""
     chosen = numbers("--dims", dims) if dims else HEAD_DIMS
-    with _progress("calibrating", len(chosen) * len(LENGTHS)) as advance:
+    with progress("calibrating", len(chosen) * len(LENGTHS)) as advance:
         result = [calibrate(d, LENGTHS, draws=draws, seed=seed, advance=advance) for d in chosen]
-    with _writing(out):
+    with writing(out):
         save(result, out)
-
-
-def _need_matplotlib(what: str) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise Refusal(f"{what} needs matplotlib: pip install 'lln[bench]'")
 
 
 def _note_a_busy_machine() -> None:
@@ -239,25 +247,3 @@ def _note_a_busy_machine() -> None:
             "that wait for each other; OMP_WAIT_POLICY=PASSIVE in the environment makes it less so",
             err=True,
         )
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Says that `path` was written, or why not."""
-    try:
-        yield
-    except OSError as error:
-        raise Refusal(f"cannot write '--out' {path}: {error.strerror}") from None
-    typer.echo(f"wrote {path}")
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[], object]]:
-    """A bar on the terminal, and nothing where output is not one."""
-    console = Console(stderr=True)
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda: progress.advance(task)

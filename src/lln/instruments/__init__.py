@@ -1,11 +1,66 @@
 """Instruments: what an attention does, measured without forming an N×N matrix."""
 
-from lln.instruments.measures import (
-    entropy,
-    lln_spectral_gap,
-    row_entropy,
-    spectral_gap,
-    spectral_gap_of,
+from lln.instruments.matrix import (
+    AttentionMatrix,
+    CoreMatrix,
+    Dense,
+    FactoredMatrix,
+    SoftmaxMatrix,
 )
+from lln.instruments.measures import (
+    BranchShare,
+    Entropy,
+    LogNormality,
+    Moments,
+    SpectralGap,
+    Temperature,
+    Variance,
+    branch_share,
+    broad,
+    entropy,
+    entropy_floor,
+    fenton,
+    lln_variance,
+    log_normality,
+    monotonicity,
+    narrow,
+    softmax_moments,
+    spectral_gap,
+    temperature,
+    variance,
+)
+from lln.instruments.of_core import matrix_of
+from lln.instruments.probe import record
+from lln.instruments.recording import Capture, Recording
 
-__all__ = ["entropy", "lln_spectral_gap", "row_entropy", "spectral_gap", "spectral_gap_of"]
+__all__ = [
+    "AttentionMatrix",
+    "BranchShare",
+    "Capture",
+    "CoreMatrix",
+    "Dense",
+    "Entropy",
+    "FactoredMatrix",
+    "LogNormality",
+    "Moments",
+    "Recording",
+    "SoftmaxMatrix",
+    "SpectralGap",
+    "Temperature",
+    "Variance",
+    "branch_share",
+    "broad",
+    "entropy",
+    "entropy_floor",
+    "fenton",
+    "lln_variance",
+    "log_normality",
+    "matrix_of",
+    "monotonicity",
+    "narrow",
+    "record",
+    "softmax_moments",
+    "spectral_gap",
+    "temperature",
+    "variance",
+]

@@ -16,6 +16,7 @@ from lln.matching.width import (
     Matching,
     curve,
     factors_of,
+    linear_fit,
     resolve,
     width,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "column_entropy",
     "curve",
     "factors_of",
+    "linear_fit",
     "match",
     "measure",
     "measure_batch",

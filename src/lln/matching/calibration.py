@@ -32,6 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lln.files import write
+
 SHIPPED = Path(__file__).with_name("calibration.json")
 HEAD_DIMS = (8, 16, 32, 64, 80, 96, 128, 256)
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)
@@ -178,10 +180,7 @@ def save(calibrations: Iterable[Calibration], path: Path) -> None:
     """Writes `path` whole or not at all."""
     content = {str(c.head_dim): asdict(c) for c in calibrations}
     rows = ",\n".join(f"{json.dumps(d)}: {json.dumps(c)}" for d, c in content.items())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(f"{{\n{rows}\n}}\n")
-    os.replace(unfinished, path)
+    write(path, lambda file: file.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8"))
 
 
 def load(path: Path) -> dict[int, Calibration]:

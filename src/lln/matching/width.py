@@ -1,7 +1,7 @@
 """From the spread of softmax's scores to the σ̃ that makes LLN match it (Eq. 10, A.7)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -113,6 +113,16 @@ def curve(matching: Matching, head_dim: int) -> Curve:
         values if matching.target == "linear" else values.log(),
         torch.tensor(calibrated.columns) if matching.target == "entropy" else None,
     )
+
+
+def linear_fit(matching: Matching, head_dim: int, log_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The a and b of Eq. 11 and 33 for `(rows, 1)` numbers of keys, `(rows, 1)` each.
+
+    They are the matching's own, if it has any, and calibrated otherwise.
+    """
+    linear = curve(replace(matching, target="linear"), head_dim)
+    a, b = _at_length(linear.log_lengths, linear.values, log_keys).split(1, dim=1)
+    return a, b
 
 
 def width(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Tensor:

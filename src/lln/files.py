@@ -1,0 +1,23 @@
+"""Files that are written whole or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes `path` whole or not at all."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def write(path: Path, save: Callable[[Path], object]) -> None:
+    """Lets `save` write a file beside `path`, and moves it there once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        save(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

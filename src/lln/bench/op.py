@@ -130,9 +130,13 @@ def _compare(timings: dict[str, Timing], name: str) -> dict[str, Any]:
 
 
 def _exponents(name: str, results: list[dict[str, Any]]) -> dict[str, float | None]:
-    """How time and memory grow with N: the slopes of their logarithms."""
+    """How time and memory grow with N: the slopes of their logarithms.
+
+    Of times the minima: lengths are measured one after the other, so nothing makes a disturbance
+    hit them alike.
+    """
     rows = [row for row in results if row["case"] == name]
-    found = {title: slope([(row["n"], row[title]["median"]) for row in rows]) for title in PASSES}
+    found = {title: slope([(row["n"], row[title]["minimum"]) for row in rows]) for title in PASSES}
     peaks = [(row["n"], row.get("peak", {}).get("bytes")) for row in rows]
     return found | {"memory": slope([(n, peak) for n, peak in peaks if peak])}
 

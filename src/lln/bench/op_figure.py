@@ -1,5 +1,6 @@
 """The figure of `lln bench op`: time and peak memory over the sequence length, with exponents."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ def _panel(
     import matplotlib
 
     others = [name for name in sorted(names) if name not in EMPHASISED]
-    colours = dict(zip(others, matplotlib.colormaps["tab20"].colors * 3, strict=False))  # type: ignore[attr-defined]
+    maps: Any = matplotlib.colormaps
+    colours = dict(zip(others, cycle((*maps["tab20"].colors, *maps["tab20b"].colors))))
     for name in names:
         points = _points(report, name, quantity)
         if not points:

@@ -64,9 +64,10 @@ def test_bench_op(tmp_path):
 
 
 @pytest.mark.parametrize(("load", "noted"), [(0.0, False), (None, False), (1e3, True)])
-def test_a_busy_machine_is_noted(load, noted, monkeypatch):
+def test_a_busy_machine_is_noted(load, noted, monkeypatch, tmp_path):
     monkeypatch.setattr(commands, "load", lambda: load)
     args = ("--n", "32", "--heads", "1", "--repeats", "1", "--attn", "lln", "--no-memory")
+    args = (*args, "--out", str(tmp_path))
     assert ("this machine is busy" in run("bench", "op", *args).stderr) is noted
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 PASSES = {"forward": False, "forward+backward": True}
 LIMIT, PEER = "products", "sdpa"
+LENGTHS = (512, 1024, 2048, 4096)
 FAMILY = ("block_diag", "lln", "lln_diag")
 GROUPS = {
     "default": (*cases.REFERENCES, *FAMILY),

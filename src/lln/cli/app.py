@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 import lln
-from lln.bench import cases, demo, instruments, matching, op
+from lln.bench import cases, decode, demo, instruments, matching, op
 from lln.bench.record import load
 from lln.cli import listing
 from lln.cli.console import Refusal, need_matplotlib, progress, writing
@@ -133,11 +133,15 @@ def run_demo(
 @bench.command(
     "op",
     epilog="Examples:  lln bench op  ·  lln bench op --attn lln,performer,sdpa --n 2048,8192  ·  "
-    "lln bench op --attn all --n 512,1024,2048,4096 --out results",
+    "lln bench op --attn all --heads 4 --out results",
 )
 def bench_op(
     n: Annotated[
-        list[str] | None, typer.Option(help="Sequence lengths, repeated or with commas; 8192.")
+        list[str] | None,
+        typer.Option(
+            help="Sequence lengths, repeated or with commas; 8192, but for [bold]--attn all[/bold] "
+            f"{', '.join(map(str, op.LENGTHS))}."
+        ),
     ] = None,
     heads: Annotated[int, typer.Option(min=1, help="H.")] = 12,
     head_dim: Annotated[int, typer.Option(min=1, help="D.")] = 64,
@@ -157,15 +161,14 @@ def bench_op(
         bool, typer.Option(help="Measure peak memory too, a process for each.")
     ] = True,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Folder for op.json and op.png.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for op.json and op.png.")] = Path("bench"),
 ) -> None:
     """Time attention, forward and backward, against bare matrix products and SDPA."""
-    if out is not None:
-        need_matplotlib("the picture")
+    need_matplotlib("the picture")
     chosen = choices("--attn", attn or ["default"], [*op.GROUPS, *cases.names()])
     setting = op.Setting(
         names=[name for item in chosen for name in op.GROUPS.get(item, (item,))],
-        n=numbers("--n", n) if n else (8192,),
+        n=numbers("--n", n) if n else op.LENGTHS if "all" in chosen else (8192,),
         batch=batch,
         heads=heads,
         head_dim=head_dim,
@@ -179,9 +182,8 @@ def bench_op(
     with progress("measuring", setting.steps) as advance:
         report = op.run(setting, advance=advance)
     Console().print(*op.tables(report), sep="\n")
-    if out is not None:
-        with writing(out):
-            op.save(report, out)
+    with writing(out):
+        op.save(report, out)
 
 
 @bench.command("instruments", epilog="Example:  lln bench instruments --out results/bench")
@@ -199,6 +201,30 @@ def bench_instruments(
     if out is not None:
         with writing(out):
             instruments.save(report, out)
+
+
+@bench.command("decode", epilog="Example:  lln bench decode --out results/bench")
+def bench_decode(
+    tokens: Annotated[
+        list[str] | None, typer.Option(help="Lengths of the past; 100,1000,10000.")
+    ] = None,
+    heads: Annotated[int, typer.Option(min=1, help="H.")] = 12,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Folder for decode.json.")] = None,
+) -> None:
+    """Time one token after a short and a long past, and measure what memory the past takes."""
+    setting = decode.Setting(
+        tokens=numbers("--tokens", tokens) if tokens else decode.Setting.tokens,
+        heads=heads,
+        threads=threads,
+    )
+    _note_a_busy_machine()
+    with progress("measuring", setting.steps) as advance:
+        report = decode.run(setting, advance=advance)
+    Console().print(decode.table(report))
+    if out is not None:
+        with writing(out):
+            decode.save(report, out)
 
 
 @bench.command("matching", epilog="Example:  lln bench matching --out results/matching")

@@ -1,6 +1,7 @@
 """Decoding with a state of constant size: prefill and steps give what one causal pass gives."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +47,15 @@ class BlockState(NamedTuple):
     def reorder(self, index: Tensor) -> "BlockState":
         """The state of the batch `[batch[i] for i in index]`."""
         return BlockState(*(x.index_select(0, index) for x in self))
+
+
+def state_tensors(state: Any) -> Iterator[Tensor]:
+    """The tensors that a state is made of; none for None, the state before the first token."""
+    if isinstance(state, Tensor):
+        yield state
+    elif state is not None:
+        for part in state:
+            yield from state_tensors(part)
 
 
 def lln_recurrent(

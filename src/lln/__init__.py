@@ -10,6 +10,7 @@ from lln.attention import (
     lln_attention,
     lln_diag_attention,
 )
+from lln.integrations.torch import MultiheadAttention
 from lln.registry import available, build, build_core, register
 
 __version__ = "0.1.0"
@@ -20,6 +21,7 @@ __all__ = [
     "LLNDiagAttention",
     "Mixer",
     "MultiHead",
+    "MultiheadAttention",
     "available",
     "build",
     "build_core",

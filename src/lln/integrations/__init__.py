@@ -1,0 +1,1 @@
+"""LLN inside other libraries: PyTorch's own modules, Hugging Face models."""

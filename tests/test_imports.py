@@ -21,6 +21,15 @@ ALLOWED = {
     "instruments": {"files", "functional", "matching", "registry", "attention"},
     "bench": {"files", "functional", "matching", "registry", "attention", "instruments"},
     "report": {"functional", "matching", "registry", "attention", "instruments"},
+    "integrations": {
+        "files",
+        "functional",
+        "matching",
+        "registry",
+        "attention",
+        "instruments",
+    },
+    "hf": {"integrations"},
     "cli": {
         "files",
         "functional",

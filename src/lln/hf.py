@@ -1,0 +1,6 @@
+"""Hugging Face models with attention of this package: the short name of `lln.integrations.hf`."""
+
+from lln.integrations.hf import apply, load
+from lln.integrations.hf.cache import cache
+
+__all__ = ["apply", "cache", "load"]

@@ -20,7 +20,7 @@ ALLOWED = {
     "attention": {"functional", "matching", "registry"},
     "instruments": {"files", "functional", "matching", "registry", "attention"},
     "bench": {"files", "functional", "matching", "registry", "attention", "instruments"},
-    "report": {"functional", "matching", "registry", "attention", "instruments"},
+    "report": {"functional", "matching", "registry", "attention", "instruments", "hf"},
     "integrations": {
         "files",
         "functional",

@@ -35,6 +35,20 @@ def test_text(bert, text, tmp_path):
     assert "Attention of tiny&lt;b&gt;bert" in out.read_text()
 
 
+def test_a_model_with_an_attention_of_ours(bert, text, tmp_path):
+    import transformers
+
+    import lln.hf
+
+    folder = tmp_path / "converted"
+    transformers.AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(bert)
+    lln.hf.apply(model, "lln").save_pretrained(folder)
+    result = run(folder, "--text", text, "--out", tmp_path / "page.html", "--max-tokens", 64)
+    assert result.exit_code == 0, result.output
+    assert "2 layers of lln attention" in (tmp_path / "page.html").read_text()
+
+
 def test_images(vit, tmp_path):
     from PIL import Image
 

@@ -62,6 +62,8 @@ def load_model(folder: Path) -> nn.Module:
     import transformers
     from safetensors import SafetensorError
 
+    import lln.hf  # noqa: F401  # by which a model that was saved with one of our cores has it again
+
     try:
         model, info = transformers.AutoModel.from_pretrained(
             folder,

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from lln.bench import theory
 from lln.bench.theory_attention import Inputs
 from lln.bench.theory_sums import Sums, line
-from lln.cli import figure as command
 from lln.cli.app import app
 
 COMMITTED = Path(__file__).parents[2] / "results" / "figures"
@@ -214,7 +213,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 
 
 def test_without_matplotlib_the_command_says_so(monkeypatch):
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run("2")
     assert result.exit_code == 2
     assert result.stderr == "error: a figure needs matplotlib: pip install 'lln[bench]'\n"

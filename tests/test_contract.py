@@ -214,6 +214,18 @@ def test_padding_may_hold_anything(name, mask, causal):
         assert torch.equal(out[:, :, keep], clean[:, :, keep])
 
 
+@every_form
+@every_mask
+def test_padded_tokens_may_hold_anything(name, causal, mask):
+    mixer = build(name).eval()
+    keep = torch.tensor(mask)
+    x = torch.randn(1, len(mask), HEADS * DIM)
+    clean = mixer(x, key_mask=keep[None], causal=causal)[:, keep]
+    for junk in (1e4, torch.nan, torch.inf):
+        out = mixer(x.masked_fill(~keep[:, None], junk), key_mask=keep[None], causal=causal)
+        assert torch.equal(out[:, keep], clean)
+
+
 @every_core_form
 def test_a_query_that_sees_nothing_gets_zero(name, causal):
     core = build_core(name)

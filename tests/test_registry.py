@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import lln
-from lln.registry import Entry, entry, register
+from lln.registry import Entry, entry, parse, register
 
 
 def test_the_core_mechanisms_are_available():
@@ -43,6 +43,21 @@ def test_unknown_names_list_the_known():
     ):
         with pytest.raises(ValueError, match=r"unknown attention 'softmx'; available: .*softmax"):
             build()
+
+
+def test_options_in_one_word():
+    assert parse("lln") == ("lln", {})
+    assert parse("lln_diag+block_size=32+combine=learnable_ratio") == (
+        "lln_diag",
+        {"block_size": 32, "combine": "learnable_ratio"},
+    )
+    for label, message in {
+        "nothing+a=1": "unknown attention 'nothing'",
+        "lln+size=1": "'lln' has no option 'size'; valid: matching",
+        "lln+matching": r"options are given as lln\+option=value",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            parse(label)
 
 
 def test_sizes_are_checked():

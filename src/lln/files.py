@@ -1,7 +1,9 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,3 +23,20 @@ def write(path: Path, save: Callable[[Path], object]) -> None:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
+    """Lets `fill` write files into a folder beside `path`, which gets that name once it is whole.
+
+    Raises:
+        FileExistsError: there is something at `path` already.
+    """
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, "it exists already", str(path))
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        fill(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -5,6 +5,7 @@ over the registry.
 """
 
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -84,6 +85,25 @@ def entry(name: str) -> Entry:
     return _entries[name]
 
 
+def parse(label: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options that one word holds: `lln_diag+block_size=32+combine=average`.
+
+    Values are read as JSON, and as text where they are none.
+    """
+    name, *assignments = label.split("+")
+    found, options = entry(name), {}
+    for assignment in assignments:
+        option, equals, text = assignment.partition("=")
+        if not equals or not option:
+            raise ValueError(f"{label!r}: options are given as {name}+option=value")
+        try:
+            options[option] = json.loads(text)
+        except ValueError:
+            options[option] = text
+    _check_options(found, options)
+    return name, options
+
+
 def build_core(
     name: str, *, heads: int, head_dim: int, max_len: int | None = None, **options: Any
 ) -> nn.Module:
@@ -140,12 +160,16 @@ def build(
 def _construct(
     found: Entry, options: dict[str, Any], context: dict[str, int | None], **sizes: int
 ) -> nn.Module:
+    _check_options(found, options)
+    wanted = inspect.signature(found.cls).parameters
+    known = {name: value for name, value in context.items() if name in wanted and value is not None}
+    return found.cls(**sizes, **known, **options)
+
+
+def _check_options(found: Entry, options: dict[str, Any]) -> None:
     unknown = sorted(set(options) - set(found.options))
     if unknown:
         raise ValueError(
             f"{found.name!r} has no option {', '.join(map(repr, unknown))}; "
             f"valid: {', '.join(found.options) or 'none'}"
         )
-    wanted = inspect.signature(found.cls).parameters
-    known = {name: value for name, value in context.items() if name in wanted and value is not None}
-    return found.cls(**sizes, **known, **options)

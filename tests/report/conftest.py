@@ -1,12 +1,16 @@
-"""Small models in folders, as users have them."""
+"""Small models in folders, as users have them, and a real browser for the pages."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
+from report.looking import visiting
+
 transformers = pytest.importorskip("transformers", reason="the extra report is not installed")
 
+CHROMIUM = shutil.which("chromium")
 SENTENCE = "the lobster of sea lives in cold water and eats small fish at night"
 
 
@@ -62,3 +66,22 @@ def text(tmp_path_factory):
     file = tmp_path_factory.mktemp("text") / "lobster.txt"
     file.write_text(" ".join([SENTENCE] * 20))
     return file
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    with visiting(browser) as visit:
+        yield visit

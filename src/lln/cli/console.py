@@ -1,6 +1,7 @@
 """What commands tell the user: refusals, progress, and what was written."""
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,3 +45,20 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
     ) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns what is wrong with the input into one line, and warnings about it too."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always", UserWarning)
+            yield
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    for message in dict.fromkeys(str(note.message) for note in noted):
+        typer.echo(f"note: {message}", err=True)

@@ -1,9 +1,6 @@
 """`lln measure`: what the attention of a pre-trained model does with a text or with images."""
 
 import importlib.util
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from lln.bench.record import environment
-from lln.cli.console import Refusal, progress, writing
+from lln.cli.console import Refusal, progress, refusing, writing
 from lln.files import write
-from lln.report import Survey, build_page, survey
+from lln.report import Survey, build_survey_page, survey
 from lln.report.subject import Subject, find_model, load_model, read_images, read_text
 from lln.report.survey import LOG_NORMAL, TOLERANCE, Head
 
@@ -51,7 +48,7 @@ def measure(
     for package in ("transformers", "plotly", "PIL"):
         if importlib.util.find_spec(package) is None:
             raise Refusal(f"lln measure needs {package}: pip install 'lln[report]'")
-    with _refusing():
+    with refusing():
         with progress("loading", 1):
             subject = _read(model, text, images, max_tokens)
         with progress("measuring", len(subject.sequences) + 1) as advance:
@@ -59,26 +56,9 @@ def measure(
     Console().print(_table(result))
     made = environment()
     footer = f"lln {made['lln']}, torch {made['torch']}, {made['date']}"
-    page = build_page(result, footer=footer)
+    page = build_survey_page(result, footer=footer)
     with writing(out):
         write(out, lambda file: file.write_text(page, encoding="utf-8"))
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Turns what is wrong with the input into one line, and warnings about it too."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings(record=True) as noted:
-            warnings.simplefilter("always", UserWarning)
-            yield
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    for message in dict.fromkeys(str(note.message) for note in noted):
-        typer.echo(f"note: {message}", err=True)
 
 
 def _read(name: str, text: Path | None, images: Path | None, max_tokens: int) -> Subject:

@@ -62,7 +62,9 @@ def load_model(folder: Path) -> nn.Module:
     import transformers
     from safetensors import SafetensorError
 
-    import lln.hf  # noqa: F401  # by which a model that was saved with one of our cores has it again
+    # By which models that were saved with attention of ours have it again.
+    import lln.hf
+    import lln.models  # noqa: F401
 
     try:
         model, info = transformers.AutoModel.from_pretrained(
@@ -88,9 +90,11 @@ def load_model(folder: Path) -> nn.Module:
 
 def read_text(name: str, folder: Path, model: nn.Module, text: Path, max_tokens: int) -> Subject:
     """The beginning of a text file, cut into sequences as long as the model takes."""
+    from lln.integrations.hf.length import longest_input
+
     content = _characters(text, 32 * max_tokens)  # no tokenizer needs more for a token
     tokenizer = _tokenizer(folder)
-    longest = min(tokenizer.model_max_length, _positions(model), max_tokens)
+    longest = min(tokenizer.model_max_length, longest_input(model), max_tokens)
     pieces = tokenizer(content, truncation=True, max_length=longest, return_overflowing_tokens=True)
     names = [name for name in tokenizer.model_input_names if name in pieces]
     short = tokenizer(content, truncation=True, max_length=min(EXCERPT, longest))
@@ -130,17 +134,6 @@ def _tokenizer(folder: Path) -> Any:
     if not tokenizer.is_fast:  # the slow ones cut a text in their own ways
         raise ValueError(f"{folder} has no tokenizer.json")
     return tokenizer
-
-
-def _positions(model: nn.Module) -> int:
-    """How many positions a model knows; RoBERTa and its kin keep the first ones for padding."""
-    config: Any = model.config
-    known = getattr(config, "max_position_embeddings", None)
-    if known is None:
-        return 2**31
-    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    reserved = getattr(table, "padding_idx", None)
-    return int(known) - (0 if reserved is None else reserved + 1)
 
 
 def read_images(name: str, folder: Path, model: nn.Module, images: Path) -> Subject:

@@ -86,7 +86,8 @@ class LLNAttention(Attention):
     """Linear Log-Normal attention with moment matching.
 
     Args:
-        matching: how α and β are found: `"entropy"`, `"paper"`, or a `Matching`.
+        matching: how α and β are found: `"entropy"`, `"paper"`, `"frozen"` (entropy by stored
+            statistics), or a `Matching`.
         max_len: the number of keys that stored statistics assume before calibration.
     """
 

@@ -167,9 +167,9 @@ class Matcher(nn.Module):
                 "'running'"
             )
         if source == "frozen" and not self._observing:
-            return self.frozen()
+            return self._of_stored()
         if source == "running" and not (self._observing or self.training):
-            return self.frozen()
+            return self._of_stored()
         newest = moments(
             self.matching,
             self._curve,
@@ -184,11 +184,19 @@ class Matcher(nn.Module):
         if source in ("sequence", "batch"):
             return self._factors(newest)
         if self._observing:
-            return self.frozen()
+            return self._of_stored()
         return self._factors(self._unpack(self._run(self._pack(newest))))
 
     def frozen(self) -> Factors:
         """α and β from the stored statistics: one row, for any sequence."""
+        if self._observing:
+            raise ValueError(
+                "calibrating measures whole sequences, and a recurrent step has its last tokens "
+                "alone: call forward on texts, or generate with use_cache=False"
+            )
+        return self._of_stored()
+
+    def _of_stored(self) -> Factors:
         if not hasattr(self, "stored"):
             raise ValueError(
                 f"matching.statistics={self.matching.statistics!r} stores nothing to decode with; "
@@ -204,6 +212,11 @@ class Matcher(nn.Module):
                     stacklevel=3,
                 )
         return self._factors(self._unpack(upcast(self.stored)))
+
+    def forget_newest(self) -> None:
+        """Running averages go on from what is stored, as after construction."""
+        if self.matching.statistics == "running":
+            self._newest.fill_(torch.nan)
 
     def _factors(self, statistics: Statistics) -> Factors:
         return factors_of(self._curve, statistics, self.matching.center_keys)

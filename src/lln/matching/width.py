@@ -72,6 +72,7 @@ PRESETS = {
         statistics="batch",
         fit=AUTHORS_FIT,
     ),
+    "frozen": Matching(statistics="frozen"),
 }
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import lln
 from lln import cli
-from lln.bench import demo
+from lln.bench import overview
 from lln.bench.timing import Peak
 from lln.cli import app as commands
 from lln.matching.calibration import load
@@ -71,11 +71,11 @@ def test_a_busy_machine_is_noted(load, noted, monkeypatch, tmp_path):
     assert ("this machine is busy" in run("bench", "op", *args).stderr) is noted
 
 
-def test_demo(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "peak_memory", lambda cell: Peak(2**20))
-    result = run("demo", "--n", "32", "--threads", "1", "--out", str(tmp_path))
+def test_overview(tmp_path, monkeypatch):
+    monkeypatch.setattr(overview, "peak_memory", lambda cell: Peak(2**20))
+    result = run("bench", "overview", "--n", "32", "--threads", "1", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert {p.name for p in tmp_path.iterdir()} == {"demo.png", "demo.json"}
+    assert {p.name for p in tmp_path.iterdir()} == {"overview.png", "overview.json"}
 
 
 def test_calibrate(tmp_path, monkeypatch):
@@ -100,8 +100,8 @@ def test_calibrate(tmp_path, monkeypatch):
         (("bench", "op", "--heads", "few"), ("'--heads'", "integer")),
         (("bench", "op", "--nonsense"), ("--nonsense",)),
         (("bench", "nonsense"), ("'nonsense'", "op")),
-        (("nonsense",), ("'nonsense'", "list, demo, calibrate, bench")),
-        (("demo", "--n", "-1"), ("'--n'", "positive whole numbers")),
+        (("nonsense",), ("'nonsense'", "list, calibrate, bench")),
+        (("bench", "overview", "--n", "-1"), ("'--n'", "positive whole numbers")),
         (("calibrate", "--dims", "8;16"), ("'--dims'", "positive whole numbers")),
         (("calibrate", "--seed", "-1"), ("'--seed'", "0")),
     ],
@@ -140,15 +140,15 @@ def test_without_the_extra_the_command_line_says_so(missing, monkeypatch, capsys
     assert capsys.readouterr() == ("", expected)
 
 
-def test_without_matplotlib_the_demo_says_so(monkeypatch):
+def test_without_matplotlib_the_overview_says_so(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = run("demo")
+    result = run("bench", "overview")
     assert result.exit_code == 2
-    assert result.stderr == "error: the demo needs matplotlib: pip install 'lln[bench]'\n"
+    assert result.stderr == "error: the picture needs matplotlib: pip install 'lln[bench]'\n"
 
 
 def test_the_package_needs_torch_alone():
-    modules = "lln, lln.cli, lln.instruments, lln.bench.op, lln.bench.demo, lln.bench.figure"
+    modules = "lln, lln.cli, lln.instruments, lln.bench.op, lln.bench.overview, lln.bench.figure"
     blocked = "('typer', 'rich', 'matplotlib', 'scipy')"
     script = f"import sys; sys.modules.update(dict.fromkeys({blocked})); import {modules}"
     subprocess.run([sys.executable, "-c", script], check=True)

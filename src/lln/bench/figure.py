@@ -1,11 +1,11 @@
-"""The demo's figure: time, peak memory and concentration over the sequence length."""
+"""The overview's figure: time, peak memory and concentration over the sequence length."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from lln.bench.demo import COMPARED, PEER
+from lln.bench.overview import COMPARED, PEER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ RC: dict[Any, Any] = {
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draws `report` of `lln.bench.demo.run` into `path`."""
+    """Draws `report` of `lln.bench.overview.run` into `path`."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -2,22 +2,22 @@ import json
 
 import pytest
 
-from lln.bench import demo
+from lln.bench import overview
 from lln.bench.timing import Peak
 
-TINY = demo.Setting(n=(64, 128), heads=1, threads=1, repeats=1, rows=16)
+TINY = overview.Setting(n=(64, 128), heads=1, threads=1, repeats=1, rows=16)
 
 
 @pytest.fixture(scope="module")
 def report():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            demo,
+            overview,
             "peak_memory",
             lambda cell: Peak(None, "time-out") if cell.n == 128 else Peak(cell.n * 2**12),
         )
         advanced = []
-        result = demo.run(TINY, advance=lambda: advanced.append(1))
+        result = overview.run(TINY, advance=lambda: advanced.append(1))
     assert len(advanced) == TINY.steps
     return result
 
@@ -37,11 +37,9 @@ def test_speed_up_is_against_sdpa(report):
 
 
 def test_tables_and_files(report, tmp_path):
-    cost, concentration = demo.tables(report)
+    cost, concentration = overview.tables(report)
     assert cost.row_count == concentration.row_count == 2
     assert "time-out" in list(cost.columns[-1].cells)
-    demo.save(report, tmp_path / "demo")
-    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((tmp_path / "demo" / "demo.json").read_text()) == json.loads(
-        json.dumps(report)
-    )
+    overview.save(report, tmp_path)
+    assert (tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "overview.json").read_text()) == json.loads(json.dumps(report))

@@ -1,4 +1,4 @@
-"""`lln demo`: LLN attention against softmax attention in speed, memory and concentration."""
+"""`lln bench overview`: LLN attention against softmax attention in speed, memory and concentration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ GAP_TOLERANCE = 4e-3  # for two digits: each product with softmax's P costs as m
 
 @dataclass(frozen=True)
 class Setting:
-    """What the demo compares.
+    """What is compared.
 
     Attributes:
         n: sequence lengths.
@@ -56,7 +56,7 @@ class Setting:
 
 
 def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Measures, and returns what `demo.json` holds."""
+    """Measures, and returns what `overview.json` holds."""
     cases.verify(COMPARED)
     results, load = [], record.load()
     with threads(setting.threads):
@@ -76,7 +76,7 @@ def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> di
                 }
             )
     return {
-        "benchmark": "demo",
+        "benchmark": "overview",
         **record.environment(),
         "load_before": load,
         "setting": asdict(setting),
@@ -115,11 +115,11 @@ def _concentration(setting: Setting, n: int, advance: Callable[[], object]) -> d
 
 
 def save(report: dict[str, Any], folder: Path) -> None:
-    """Writes `demo.json` and `demo.png` into `folder`."""
+    """Writes `overview.json` and `overview.png` into `folder`."""
     from lln.bench.figure import draw
 
-    write_json(folder / "demo.json", report)
-    write(folder / "demo.png", partial(draw, report))
+    write_json(folder / "overview.json", report)
+    write(folder / "overview.png", partial(draw, report))
 
 
 def tables(report: dict[str, Any]) -> "list[Table]":

@@ -2,5 +2,6 @@
 
 from lln.integrations.hf import apply, load
 from lln.integrations.hf.cache import cache
+from lln.integrations.hf.calibrate import calibrate
 
-__all__ = ["apply", "cache", "load"]
+__all__ = ["apply", "cache", "calibrate", "load"]

@@ -38,6 +38,8 @@ class Attention(_Named):
     """Keys are made of the queries, and `k` is not read: `MultiHead` projects none."""
     linear_in_values: ClassVar[bool] = True
     """The output is a matrix of q and k times v: see `lln.instruments.matrix_of`."""
+    learns_maps: ClassVar[bool] = False
+    """It has learned maps of q and k of its own: `lln convert` needs to add none."""
 
     def __init__(
         self,

@@ -19,6 +19,8 @@ from lln.registry import register
 class HedgehogAttention(LogFeatureAttention):
     """Linear attention with learned maps [exp(Wx), exp(−Wx)]."""
 
+    learns_maps = True
+
     def __init__(self, heads: int, head_dim: int, *, kv_heads: int | None = None) -> None:
         super().__init__(heads, head_dim, kv_heads=kv_heads)
         self.query_weight = nn.Parameter(torch.eye(head_dim).repeat(heads, 1, 1))

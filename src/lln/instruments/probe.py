@@ -199,7 +199,9 @@ class Probe:
         }
         if isinstance(core, (LLNAttention, LLNDiagAttention)):
             alpha, beta, _ = fixed_factors(core, q, k, key_mask=key_mask, causal=causal)
-            found["alpha"] = alpha
+            # Statistics of a whole batch give one row, or one number, for all sequences and heads.
+            found["alpha"] = alpha.expand(q.shape[:2])
+            beta = beta.expand(k.shape[:2])
             found["beta"] = beta.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         # A sequence of one token has no temperature, and leaves the mean to the others.
         finite = {measure: x.where(x.isfinite(), math.nan) for measure, x in found.items()}

@@ -191,8 +191,16 @@ def test_weights_are_those_of_the_model(name):
 @torch.no_grad()
 def test_weights_only_if_asked(monkeypatch):
     model, arguments = build("roberta", "lln"), inputs("roberta")
-    monkeypatch.setattr("lln.integrations.hf.attention.matrix_of", None)
+    monkeypatch.setattr("lln.integrations.hf.attention.weights_of", None)
     assert model(**arguments).get("attentions") is None
+
+
+@torch.no_grad()
+def test_runs_where_transformers_does_not_tell_what_it_collects(monkeypatch):
+    model, arguments = build("roberta", "lln"), inputs("roberta")
+    expected = run(model, "roberta", arguments)
+    monkeypatch.setattr("lln.integrations.hf.attention.output_capturing", object())
+    assert torch.equal(run(model, "roberta", arguments), expected)
 
 
 def test_dropout_drops_keys():

@@ -1,6 +1,7 @@
 """Generation with a recurrent state says what recomputing everything for each token says."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -356,12 +357,32 @@ def test_a_state_that_is_used_twice_is_noticed():
         layer.attend(core, keys, keys, values, None)
 
 
-def test_a_copy_generates_with_its_own_states(model):
-    other = copy.deepcopy(model)
-    found = generate(other)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_generates_with_states(model, copied):
+    found = generate(copied(model))
     assert all(type(layer) is RecurrentLayer for layer in layers_of(found))
-    assert other._prepare_cache_for_generation.__self__ is other
+    assert_same(found, generate(model))
 
 
 def test_a_model_without_cores_has_no_state():
     assert all(type(layer) is DynamicLayer for layer in lln.hf.cache(llama()).layers)
+
+
+def test_a_recording_sees_every_token(model):
+    """Hooks on the cores would see nothing of a state, so there is none meanwhile."""
+    expected = generate(model)
+    with lln.instruments.record(model) as recording:
+        assert_same(generate(model), expected)
+    assert {row["step"] for row in recording.rows} == set(range(NEW))
+    past = lln.hf.cache(model)
+    with (
+        pytest.raises(NotImplementedError, match="inside `record`"),
+        lln.instruments.record(model),
+    ):
+        generate(model, past_key_values=past)
+
+
+def test_calibration_takes_whole_sequences(model):
+    other = copy.deepcopy(model)
+    with pytest.raises(ValueError, match="use_cache=False"), lln.matching.calibrating(other):
+        generate(other)

@@ -117,6 +117,16 @@ def test_half_precision_keeps_cores_in_float32(tmp_path):
     assert run(loaded, "roberta", inputs("roberta")).dtype == torch.bfloat16
 
 
+def test_half_precision_keeps_integers(tmp_path):
+    model = build("roberta", "skyformer")
+    model.save_pretrained(tmp_path)
+    loaded = lln.hf.load(tmp_path, dtype=torch.bfloat16)
+    draws = [part.encoder.layer[0].attention.self.attention_core.draws for part in (model, loaded)]
+    assert draws[1].dtype == torch.int64
+    assert torch.equal(*draws)
+    assert run(loaded, "roberta", inputs("roberta")).isfinite().all()
+
+
 def test_a_config_alone_builds_the_attention():
     model = build("roberta", "lln_diag", block_size=4)
     again = type(model)(type(model.config).from_dict(model.config.to_dict()))
@@ -132,6 +142,18 @@ def test_weights_and_config_must_belong_together(tmp_path):
         type(model).from_pretrained(tmp_path / "plain", config=model.config)
     with pytest.raises(ValueError, match="the weights have"):
         type(model).from_pretrained(tmp_path / "lln", config=plain.config)
+
+
+def test_a_config_that_lost_its_implementation_is_noticed(tmp_path):
+    """transformers forgets it when a config alone is loaded and saved."""
+    model, arguments = build("roberta", "lln"), inputs("roberta")
+    model.save_pretrained(tmp_path)
+    transformers.AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="saved with lln attention and runs 'sdpa'"):
+        transformers.AutoModel.from_pretrained(tmp_path)
+    with torch.no_grad():
+        found = run(lln.hf.load(tmp_path), "roberta", arguments)
+        assert torch.equal(found, run(model, "roberta", arguments))
 
 
 def cut(folder):
@@ -189,10 +211,11 @@ def test_parts_with_configs_of_their_own(tmp_path):
     lln.hf.apply(model, "hedgehog", example=example)
     model.save_pretrained(tmp_path)
     model.text_model.save_pretrained(tmp_path / "text")
+    again = lln.hf.load(tmp_path)
+    again.save_pretrained(tmp_path / "again")
     with torch.no_grad():
         expected = model(**example)
-        assert torch.equal(
-            lln.hf.load(tmp_path)(**example).logits_per_text, expected.logits_per_text
-        )
+        for loaded in (again, lln.hf.load(tmp_path / "again")):
+            assert torch.equal(loaded(**example).logits_per_text, expected.logits_per_text)
         part = lln.hf.load(tmp_path / "text")(example["input_ids"])
     assert torch.equal(part.last_hidden_state, expected.text_model_output.last_hidden_state)

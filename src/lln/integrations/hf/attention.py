@@ -9,11 +9,11 @@ What a layer asks for is honoured or refused. Where the interface leaves a choic
 - Attention dropout drops keys. Weights of single pairs do not exist here, so a dropped key is
   dropped for all queries of a head; each output keeps the mean and the variance that dropout of
   weights gives it.
-- Weights are computed only if `output_attentions` asks, before dropout, at O(N²).
+- Weights are computed only if `output_attentions` asks, at O(N²), before dropout and beside the
+  output: no gradient passes through them.
 - A layer that attends within a sliding window stays with SDPA.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +23,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import output_capturing
 
 from lln.attention import Attention
-from lln.instruments import matrix_of
 from lln.instruments.interface import CHANGE_SCORES
 from lln.integrations.hf.masks import refuse_if
+from lln.integrations.torch.weights import weights_of
 
 NAME = "lln"
 
@@ -71,7 +71,7 @@ def attend(
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    asked = read(module, query, key, value, attention_mask, scaling, options)
+    asked = mapped(read(module, query, key, value, attention_mask, scaling, options))
     core, q, k, v, key_mask, causal, cu_seqlens = asked
     if dropout:
         v = v * F.dropout(v.new_ones(*v.shape[:3], 1), dropout)
@@ -115,7 +115,8 @@ def read(
                 f"{layer} changes its attention scores by {option}, which {core.name} attention "
                 "does not have: this architecture needs attn_implementation='sdpa' or 'eager'"
             )
-    if scaling is not None and not math.isclose(scaling, core.scale, rel_tol=1e-6):
+    # Not math.isclose: compiled code of dynamic shapes has numbers that it cannot take.
+    if scaling is not None and abs(scaling - core.scale) > 1e-6 * abs(core.scale):
         raise ValueError(
             f"{layer} scales its scores by {scaling}, but its core was built for {core.scale}"
         )
@@ -132,6 +133,15 @@ def read(
     cu_seqlens = _bounds(query, key, mask, options)
     # Under autocast, rotary embeddings leave queries and keys in float32, and values in half.
     return Request(core, query, key, value.to(query.dtype), mask, causal, cu_seqlens)
+
+
+def mapped(asked: Request) -> Request:
+    """With queries and keys as the learned maps of the core make them, if it has some."""
+    maps = getattr(asked.core, "maps", None)
+    if maps is None:
+        return asked
+    q, k = maps(asked.q, asked.k)
+    return asked._replace(q=q, k=k)
 
 
 def _bounds(
@@ -166,7 +176,9 @@ def _weights_wanted(options: dict[str, Any]) -> bool:
     """Whether the model was called with `output_attentions`; some models do not pass it on."""
     if options.get("output_attentions"):
         return True
-    collecting = output_capturing._active_collector.get()
+    # Not public: a transformers without it leaves us with the models that pass it on.
+    collector = getattr(output_capturing, "_active_collector", None)
+    collecting = None if collector is None else collector.get()
     return collecting is not None and any(key.endswith("attentions") for key in collecting)
 
 
@@ -175,5 +187,9 @@ def _weights(asked: Request) -> Tensor:
     core, q, k, _, key_mask, causal, cu_seqlens = asked
     if cu_seqlens is not None:
         raise NotImplementedError("output_attentions takes padded batches, not packed ones")
-    matrix = matrix_of(core, q, k, key_mask=key_mask, causal=causal)
-    return matrix.rows(torch.arange(q.shape[2], device=q.device)).to(q.dtype)
+    if not core.linear_in_values:
+        raise NotImplementedError(
+            f"{core.name} is not linear in its values and has no weights: pass "
+            "output_attentions=False"
+        )
+    return weights_of(core, q, k, key_mask=key_mask, causal=causal)

@@ -6,10 +6,13 @@ notes on the keys where they came from; the attention function finds the note an
 attend, which updates the state. So neither memory nor time per token depends on the length.
 
 Notes and states go together one to one: a model that loses a note, or uses it twice, raises.
+
+A state bypasses the `forward` of its core. So while someone watches that by hooks, as
+`lln.instruments.record` does, `generate` keeps keys and values.
 """
 
-from collections.abc import Iterator
-from types import MethodType
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -68,6 +71,11 @@ class RecurrentLayer(DynamicLayer):  # type: ignore[misc]
             `(B, H, N, E)`.
         """
         self._take_turns(not self._waiting)
+        if _watched(core):
+            raise NotImplementedError(
+                "a recurrent state has no keys to measure: make the cache inside `record`, or call "
+                "generate without past_key_values"
+            )
         key_mask = None if mask is None else mask[:, -k.shape[2] :]
         out: Tensor
         out, self.state = core.recurrent(q, k, v, self.state, key_mask=key_mask)
@@ -127,16 +135,16 @@ def cache(model: Any) -> Any:
     """
     config = model.config.get_text_config(decoder=True)
     made = DynamicCache(config=config)
-    if model.config.is_encoder_decoder:
+    if model.config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
         made = EncoderDecoderCache(made, DynamicCache(config=config))
-    return _with_states(model, made)
+    return _add_states(model, made)
 
 
-def _with_states(model: Any, made: Any) -> Any:
-    """Replaces what an empty cache has for layers that are recurrent."""
+def _add_states(model: Any, made: Any) -> Any:
+    """Replaces what an empty cache has for layers that are recurrent, and that nobody watches."""
     layers = (made.self_attention_cache if isinstance(made, EncoderDecoderCache) else made).layers
     for module, core in _causal(model):
-        if hasattr(core, "recurrent"):
+        if hasattr(core, "recurrent") and not _watched(core):
             layers[module.layer_idx] = RecurrentLayer()
     return made
 
@@ -153,27 +161,36 @@ def _causal(model: Any) -> Iterator[tuple[Any, Attention]]:
             yield module, core
 
 
-def generate_with_states(model: Any) -> None:
-    """Makes `model.generate` use `cache(model)` wherever it would use an ordinary cache."""
-    if hasattr(model, "_prepare_cache_for_generation"):
-        # Of this model alone: others generate as they always did.
-        model._prepare_cache_for_generation = MethodType(_prepare_cache_for_generation, model)
+def _watched(core: Attention) -> bool:
+    """There are hooks that expect calls of `forward`."""
+    return bool(core._forward_pre_hooks or core._forward_hooks)
 
 
-def _prepare_cache_for_generation(
-    model: Any, config: Any, model_kwargs: dict[str, Any], mode: Any, *sizes: int
-) -> None:
-    given = model_kwargs.get("past_key_values")
-    type(model)._prepare_cache_for_generation(model, config, model_kwargs, mode, *sizes)
-    made = model_kwargs.get("past_key_values")
-    if made is None:
-        return
-    for _, core in _causal(model):
-        if isinstance(core, SequenceAttention):
-            raise NotImplementedError(
-                f"{core.name} attends within whole sequences and cannot go on from a cache: "
-                "call generate with use_cache=False"
-            )
-    asked = config.cache_implementation is not None or config.is_assistant
-    if given is None and mode in NEVER_GO_BACK and not asked:
-        _with_states(model, made)
+def with_states(prepare: Callable[..., None]) -> Callable[..., None]:
+    """Makes `generate` use `cache(model)` wherever it would use an ordinary cache.
+
+    Args:
+        prepare: transformers' `_prepare_cache_for_generation`, which still serves models without
+            cores of ours.
+    """
+
+    @functools.wraps(prepare)
+    def prepare_with_states(
+        model: Any, config: Any, model_kwargs: dict[str, Any], mode: Any, *sizes: int
+    ) -> None:
+        given = model_kwargs.get("past_key_values")
+        prepare(model, config, model_kwargs, mode, *sizes)
+        made = model_kwargs.get("past_key_values")
+        if made is None:
+            return
+        for _, core in _causal(model):
+            if isinstance(core, SequenceAttention):
+                raise NotImplementedError(
+                    f"{core.name} attends within whole sequences and cannot go on from a cache: "
+                    "call generate with use_cache=False"
+                )
+        asked = config.cache_implementation is not None or config.is_assistant
+        if given is None and mode in NEVER_GO_BACK and not asked:
+            _add_states(model, made)
+
+    return prepare_with_states

@@ -1,21 +1,23 @@
 """The attention layers of a Hugging Face model, and cores of this package that fit them."""
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers import initialization as init
 
 from lln.attention import Attention, LLNAttention, LLNDiagAttention
 from lln.attention.block_diag import BlockDiagAttention
+from lln.attention.saving import real_float32
 from lln.attention.sequence import SequenceAttention
+from lln.integrations.hf.maps import HeadMaps
 from lln.matching import Matcher
 from lln.registry import build_core, entry
 
 FROM_THE_MODEL = ("heads", "head_dim", "kv_heads", "scale")
+STARTED = "_is_hf_initialized"
+"""How transformers marks modules and tensors that have their first values."""
 WITHIN_ONE_SEQUENCE = (SequenceAttention, BlockDiagAttention, LLNDiagAttention)
 """Cores for which it matters where in one and the same sequence a query and a key stand."""
 
@@ -53,7 +55,7 @@ def build_cores(
     Args:
         layers: attention layers of a model of transformers.
         name: of the core.
-        options: of the core.
+        options: of the core, and `maps`, see `apply`.
     """
     for option in FROM_THE_MODEL:
         if option in options:
@@ -81,6 +83,39 @@ def attach(cores: dict[nn.Module, Attention]) -> None:
         device = next(layer.parameters()).device
         # While a checkpoint is loaded layers have no memory yet; a core always has.
         layer.attention_core = core if device.type == "meta" else core.to(device)
+        if device.type != "meta":
+            _mark_started(core)
+
+
+def start(layers: list[Any], name: str, options: dict[str, Any]) -> None:
+    """Fills cores of a model that was built without memory and has been given some.
+
+    Args:
+        layers: attention layers with cores.
+        name: of the cores.
+        options: of the cores.
+    """
+    empty = [layer for layer in layers if not _started(layer.attention_core)]
+    for layer, new in build_cores(empty, name, options).items():
+        core: Any = layer.attention_core
+        for old, value in zip(_tensors(core), _tensors(new), strict=True):
+            init.copy_(old, value)  # unless a checkpoint has filled it
+        _mark_started(core)
+
+
+def _started(core: Attention) -> bool:
+    """The core has values, its own or those of a checkpoint."""
+    return getattr(core, STARTED, False) or all(getattr(x, STARTED, False) for x in _tensors(core))
+
+
+def _mark_started(core: Attention) -> None:
+    """Keeps the core as it was built; the model would draw its layers as it draws its own."""
+    for part in core.modules():
+        setattr(part, STARTED, True)
+
+
+def _tensors(core: Attention) -> list[Tensor]:
+    return [*core.parameters(), *core.buffers()]
 
 
 def _fetches_attention(module: nn.Module) -> bool:
@@ -101,6 +136,8 @@ def _window(layer: Any) -> int | None:
 
 def _core(layer: Any, name: str, options: dict[str, Any]) -> Attention:
     config, across = layer.config, _is_cross_attention(layer)
+    options = dict(options)
+    maps = options.pop("maps", False)
     if across:
         name, options = _across(layer, name, options)
     heads = _first(layer, "num_heads", "num_attention_heads", "n_heads")
@@ -112,10 +149,13 @@ def _core(layer: Any, name: str, options: dict[str, Any]) -> Attention:
     offered = {"kv_heads": heads // getattr(layer, "num_key_value_groups", 1), "scale": scale}
     own = {option: x for option, x in offered.items() if option in entry(name).options}
     max_len = {"max_len": getattr(config, "max_position_embeddings", None)}
-    with _real_float32():
+    with real_float32():
         core = build_core(name, heads=heads, head_dim=head_dim, **{**max_len, **own, **options})
     assert isinstance(core, Attention)
     core.scale = scale  # known also to cores that have no scores: calls are compared with it
+    if maps:
+        with real_float32():
+            core.maps = HeadMaps(core.heads, core.kv_heads, core.head_dim)
     if across and isinstance(core, LLNAttention):
         _freeze(core.matcher)
     return core.train(layer.training)
@@ -140,18 +180,3 @@ def _freeze(matcher: Matcher) -> None:
 
 def _first(layer: Any, *names: str) -> Any:
     return next((getattr(layer, name) for name in names if hasattr(layer, name)), None)
-
-
-@contextmanager
-def _real_float32() -> Iterator[None]:
-    """While transformers builds models without memory, or in half precision, cores are neither.
-
-    Their statistics are float32 at any precision of the model.
-    """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(before)

@@ -7,20 +7,24 @@ another. The cores' parameters and statistics are part of the model, so its safe
 """
 
 import functools
-import json
+import warnings
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    GenerationMixin,
+    PreTrainedModel,
+)
 
+from lln.attention.saving import finish_loading, from_json, to_json
 from lln.integrations.hf.attention import NAME, attend
-from lln.integrations.hf.cache import generate_with_states
-from lln.integrations.hf.cores import all_layers, attach, build_cores
+from lln.integrations.hf.cache import with_states
+from lln.integrations.hf.cores import all_layers, attach, build_cores, start
 from lln.integrations.hf.masks import key_masks
-from lln.matching import Matching
 
 KEY = "lln_attention"
 VERSION = 1
@@ -28,12 +32,7 @@ VERSION = 1
 
 def note(config: Any, name: str, options: dict[str, Any]) -> None:
     """Writes into a model's configuration which attention it has."""
-    plain = {option: asdict(x) if isinstance(x, Matching) else x for option, x in options.items()}
-    try:
-        json.dumps(plain)
-    except TypeError as error:
-        raise ValueError(f"an option cannot be saved with the model: {error}") from None
-    setattr(config, KEY, {"name": name, "options": plain, "version": VERSION})
+    setattr(config, KEY, {"name": name, "options": to_json(options), "version": VERSION})
     config.attn_implementation = NAME
 
 
@@ -44,19 +43,18 @@ def noted(config: Any) -> tuple[str, dict[str, Any]] | None:
         return None
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise ValueError(f"config.{KEY} is not of version {VERSION}, which this lln reads: {found}")
-    options = dict(found["options"])
-    matching = options.get("matching")
-    if isinstance(matching, dict):
-        fit = matching.get("fit")
-        options["matching"] = Matching(**{**matching, "fit": None if fit is None else tuple(fit)})
-    return found["name"], options
+    return found["name"], from_json(found["options"])
 
 
 def register() -> None:
-    """Makes the attention, its masks and its persistence known to transformers."""
+    """Makes the attention, its masks, its states and its persistence known to transformers."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, key_masks)
     PreTrainedModel.post_init = _rebuilding(PreTrainedModel.post_init)
+    PreTrainedModel.initialize_weights = _starting(PreTrainedModel.initialize_weights)
+    GenerationMixin._prepare_cache_for_generation = with_states(
+        GenerationMixin._prepare_cache_for_generation
+    )
     PreTrainedModel.from_pretrained = classmethod(
         _checking(PreTrainedModel.from_pretrained.__func__)
     )
@@ -86,7 +84,7 @@ def load(folder: str | Path, **options: Any) -> Any:
             raise ValueError(f"transformers {transformers.__version__} has no {kind}")
         # A pickle can run code.
         return getattr(transformers, kind).from_pretrained(
-            folder, **{**options, "use_safetensors": True}
+            folder, **{"attn_implementation": NAME, **options, "use_safetensors": True}
         )
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
@@ -100,36 +98,43 @@ def _rebuilding(post_init: Callable[..., None]) -> Callable[..., None]:
     def rebuild(model: Any) -> None:
         asked = noted(model.config)
         if asked is not None:
+            model.config.attn_implementation = NAME  # loading takes it away, and saving needs it
             # The layers of its parts have their cores already.
             bare = [x for x in all_layers(model) if not hasattr(x, "attention_core")]
             attach(build_cores(bare, *asked))
-            strict = model._keep_in_fp32_modules_strict or []
-            model._keep_in_fp32_modules_strict = {*strict, "attention_core"}
-            generate_with_states(model)
         post_init(model)
 
     return rebuild
 
 
-def _checking(from_pretrained: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuses weights of cores that the model lacks, and cores that the weights lack.
+def _starting(initialize_weights: Callable[..., None]) -> Callable[..., None]:
+    """Gives cores their first values; the model knows of its own weights alone."""
 
-    transformers would drop the former, and fill the latter with whatever is in memory.
-    """
+    @functools.wraps(initialize_weights)
+    def initialize(model: Any) -> None:
+        asked = noted(model.config)
+        if asked is not None:
+            start([x for x in all_layers(model) if hasattr(x, "attention_core")], *asked)
+        initialize_weights(model)
+
+    return initialize
+
+
+def _checking(from_pretrained: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuses weights and a configuration that do not belong together."""
 
     @functools.wraps(from_pretrained)
     def check(cls: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         model, info = from_pretrained(cls, *args, output_loading_info=True, **kwargs)
-        for keys, problem in (
-            ("missing_keys", "has lln attention by its config, but the weights lack"),
-            ("unexpected_keys", "has no lln attention by its config, but the weights have"),
-        ):
-            found = sorted(key for key in info[keys] if "attention_core." in key)
-            if found:
-                raise ValueError(
-                    f"{cls.__name__} {problem} {found[0]} ({len(found)} such): load weights with "
-                    "the config that they were saved with"
-                )
+        finish_loading(model, "attention_core.", info)
+        runs = model.config._attn_implementation
+        if noted(model.config) and runs != NAME and kwargs.get("attn_implementation") is None:
+            # Whoever edited the config, or asked an auto class, may have meant it.
+            warnings.warn(
+                f"{cls.__name__} was saved with lln attention and runs {runs!r} attention: "
+                f"pass attn_implementation={NAME!r} unless that is meant",
+                stacklevel=2,
+            )
         return (model, info) if output_loading_info else model
 
     return check

@@ -67,7 +67,7 @@ def probe(model: Any, layers: set[nn.Module], example: dict[str, Any] | None) ->
 
     name = type(model).__name__
     inputs = _inputs(model) if example is None else example
-    with _instead(see), _evaluating(model), torch.no_grad():
+    with instead(see), evaluating(model), torch.no_grad():
         try:
             model(**inputs)
         except Exception as error:
@@ -107,9 +107,9 @@ def _inputs(model: Any) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _instead(see: Any) -> Iterator[None]:
-    """Puts `see` in the place of our attention function."""
-    AttentionInterface.register(NAME, see)
+def instead(function: Any) -> Iterator[None]:
+    """Puts `function` in the place of our attention function."""
+    AttentionInterface.register(NAME, function)
     try:
         yield
     finally:
@@ -117,7 +117,7 @@ def _instead(see: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Without dropout, and afterwards each module as it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()

@@ -5,7 +5,6 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lln.integrations.hf.attention import NAME
-from lln.integrations.hf.cache import generate_with_states
 from lln.integrations.hf.cores import all_layers, attach, build_cores, check_layers
 from lln.integrations.hf.persistence import note
 from lln.integrations.hf.probe import probe
@@ -25,7 +24,8 @@ def apply(model: Any, name: str, *, example: dict[str, Any] | None = None, **opt
         example: arguments of the model's `forward` for that pass; needed by models that take
             neither token ids alone nor images alone.
         options: the core's own, such as `block_size`; `max_len`, the longest sequence, is
-            `config.max_position_embeddings` by default.
+            `config.max_position_embeddings` by default; and `maps=True` for learnable linear maps
+            of each head's queries and keys, the identity at first, which `convert` trains.
 
     Example:
         model = lln.hf.apply(AutoModel.from_pretrained(folder), "lln_diag", block_size=64)
@@ -36,12 +36,15 @@ def apply(model: Any, name: str, *, example: dict[str, Any] | None = None, **opt
     check_layers(model, layers)
     cores = build_cores(layers, name, options)
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    configs = list({id(part.config): part.config for part in parts}.values())
+    # Layers of a model that was put together of others have other configurations than its parts.
+    configs = list({id(x.config): x.config for x in (*parts, *layers)}.values())
     had = {layer: getattr(layer, "attention_core", None) for layer in cores}
     ran = [config._attn_implementation for config in configs]
     try:
         attach(cores)
         model.set_attn_implementation(NAME)
+        for layer in layers:
+            layer.config._attn_implementation_internal = NAME
         probe(model, set(cores), example)
         for config in configs:
             note(config, name, options)
@@ -54,6 +57,4 @@ def apply(model: Any, name: str, *, example: dict[str, Any] | None = None, **opt
         for config, implementation in zip(configs, ran, strict=True):
             config._attn_implementation_internal = implementation
         raise
-    for part in parts:
-        generate_with_states(part)
     return model

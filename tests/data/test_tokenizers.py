@@ -79,7 +79,7 @@ def test_the_same_corpus_gives_the_same_tokenizer(trained, novel, tmp_path):
 def test_refusals(tmp_path, novel):
     with pytest.raises(ValueError, match=r"vocab_size 260 leaves no place .* at least 261"):
         train_tokenizer(novel, 260, cache=tmp_path)
-    with pytest.raises(ValueError, match="is no tokenizer: expected bytes, a folder"):
+    with pytest.raises(ValueError, match="is no tokenizer: expected bytes, listops, a folder"):
         load_tokenizer(tmp_path)
     with pytest.raises(ValueError, match="'hub:owner/name' cannot be loaded"):
         load_tokenizer("hub:owner/name")

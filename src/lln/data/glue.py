@@ -1,6 +1,5 @@
 """Tasks of GLUE (Wang et al. 2019, arXiv 1804.07461): files, labels, features and scores."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from lln.data.locating import Corpus, find
 from lln.data.progress import tracked
-from lln.data.reading import format_of, read_lines, read_parquet
+from lln.data.reading import format_of, read_parquet
+from lln.data.tables import read_rows
 
 ORIGIN = "get it from https://gluebenchmark.com/tasks, or open 'hub:nyu-mll/glue:{name}'"
 # Names in the official files, where they differ from the hub's, which are used here.
@@ -77,8 +77,7 @@ def read(name: str, root: Path, split: str) -> Dataset:
     task = TASKS[name]
     columns: dict[str, list[Any]] = {column: [] for column in (*task.sentences, "label")}
     for path in find(name, task.corpus, root, split):
-        rows = _parquet_rows(path) if format_of(path) == ".parquet" else _tsv_rows(path, task)
-        for place, row in rows:
+        for place, row in _rows(path, task):
             for column in task.sentences:
                 columns[column].append(_cell(path, row, (column, OFFICIAL.get(column, column))))
             label = str(_cell(path, row, LABELS))
@@ -147,33 +146,9 @@ def _cell(path: Path, row: dict[str, Any], names: tuple[str, ...]) -> Any:
     raise ValueError(f"{path} has no column {names[0]!r}: it has {', '.join(row)}")
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(path: Path, task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
+    if format_of(path) != ".parquet":
+        yield from read_rows(path, leave_out_broken=task.broken_rows)
+        return
     for number, row in enumerate(read_parquet(path).to_pylist(), 1):
         yield f"row {number}", row
-
-
-def _tsv_rows(path: Path, task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows by the names of the header; a quotation mark is a character like others."""
-    header: list[str] = []
-    broken: list[int] = []
-    number = 0
-    for number, line in enumerate(read_lines(path), 1):
-        cells = line.split("\t")
-        if not header:
-            header = cells
-        elif len(cells) == len(header):
-            yield f"line {number}", dict(zip(header, cells, strict=True))
-        elif task.broken_rows:
-            broken.append(number)
-        else:
-            raise ValueError(
-                f"{path} line {number} has {len(cells)} columns instead of {len(header)}"
-            )
-    if number - len(broken) < 2:
-        raise ValueError(f"{path} has no rows: expected a header line, then a row a line")
-    if broken:
-        warnings.warn(
-            f"{path}: {len(broken)} of {number - 1} rows have not {len(header)} columns and "
-            f"were left out, the first one in line {broken[0]}",
-            stacklevel=2,
-        )

@@ -1,5 +1,6 @@
 """Where the files of a named data set may lie below a root."""
 
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -9,10 +10,13 @@ from lln.data.reading import COMPRESSIONS
 # Publishers name the same split differently.
 SPLITS = {
     "train": ("train",),
-    "valid": ("valid", "validation", "dev", "validation_matched", "dev_matched"),
+    "valid": ("valid", "validation", "dev", "val", "eval", "validation_matched", "dev_matched"),
     "valid_mismatched": ("validation_mismatched", "dev_mismatched"),
     "test": ("test",),
 }
+PARTS = ("train", "valid", "test")  # the splits that every set of examples has
+# Where the Long Range Arena's release may lie below a root: its archive has its name twice.
+RELEASES = ("", "lra_release/", "lra_release/lra_release/")
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,29 @@ CORPORA = {
 }
 
 
+def check_part(split: str) -> None:
+    """Refuses what is not one of `PARTS`."""
+    if split not in PARTS:
+        raise ValueError(f"{split!r} is not one of the splits {', '.join(PARTS)}")
+
+
+def data_root(name: str, root: str | Path | None, origin: str) -> Path:
+    """The folder of data sets: the one given, or that of the environment variable LLN_DATA."""
+    given = root or os.environ.get("LLN_DATA")
+    if not given:
+        raise ValueError(
+            f"{name!r} needs a folder of data sets: give root or set LLN_DATA; {origin}"
+        )
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"{name!r}: the root {folder} is not a folder")
+    return folder
+
+
 def find(name: str, corpus: Corpus, root: Path, split: str) -> list[Path]:
     """The files of a split, several where it is published in parts."""
     if split not in SPLITS:
         raise ValueError(f"{split!r} is not one of the splits {', '.join(SPLITS)}")
-    if not root.is_dir():
-        raise ValueError(f"{name!r}: the root {root} is not a folder")
     for pattern in corpus.patterns:
         for folder in corpus.folders:
             for written in SPLITS[split]:

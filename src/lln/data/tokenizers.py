@@ -1,10 +1,11 @@
-"""Tokenizers as RoBERTa's: byte-level BPE trained on a corpus, or plain bytes.
+"""Tokenizers as RoBERTa's: byte-level BPE trained on a corpus, plain bytes, or ListOps tokens.
 
 RoBERTa (Liu et al. 2019, arXiv 1907.11692) uses GPT-2's byte-level BPE, with the special tokens at
 the ids below, and writes one text as <s> A </s> and two as <s> A </s></s> B </s>.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,25 @@ from lln.data.lines import lines_of
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # the id is the place
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # a printable character for each byte
+LISTOPS = ("[MIN", "[MAX", "[MED", "[SM", "]", *"0123456789")
 SMALLEST = len(SPECIALS) + len(BYTES)
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerFast:
-    """Loads `"bytes"`, a folder that `save_pretrained` wrote, or `"hub:owner/name"`."""
+    """Loads `"bytes"`, `"listops"`, a folder of `save_pretrained`, or `"hub:owner/name"`."""
     if name == "bytes":
-        vocabulary = {token: place for place, token in enumerate([*SPECIALS, *BYTES])}
         # A line is one word to it: there is no merge that could cross a word.
-        return _wrap(_byte_level(models.BPE(vocab=vocabulary, merges=[]), words=False))
+        return _wrap(_byte_level(models.BPE(vocab=_numbered(BYTES), merges=[]), words=False))
+    if name == "listops":
+        tokenizer = Tokenizer(models.WordLevel(_numbered(LISTOPS), unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return _wrap(_with_ends(tokenizer))
     source = str(name).removeprefix("hub:")
     if source == str(name):
         folder = Path(name).expanduser()
         if not (folder / "tokenizer.json").is_file():
             raise ValueError(
-                f"'{name}' is no tokenizer: expected bytes, a folder with tokenizer.json, "
+                f"'{name}' is no tokenizer: expected bytes, listops, a folder with tokenizer.json, "
                 "or hub:owner/name"
             )
         source = str(folder)
@@ -79,6 +84,14 @@ def _byte_level(model: Any, *, words: bool) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     tokenizer.decoder = decoders.ByteLevel()
+    return _with_ends(tokenizer)
+
+
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: place for place, token in enumerate([*SPECIALS, *tokens])}
+
+
+def _with_ends(tokenizer: Tokenizer) -> Tokenizer:
     start, end = (SPECIALS.index(token) for token in ("<s>", "</s>"))
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", end), ("<s>", start), trim_offsets=False, add_prefix_space=False

@@ -25,7 +25,7 @@ class Kernel(Protocol):
         """Σ_j Φ(k_j) v_jᵀ: `(..., n, D)`, `(..., n, F)` → peak `(..., D)`, total `(..., D, F)`."""
 
     def read(self, q: Tensor, sums: Sums) -> Tensor:
-        """Φ(q_i) · sums, up to a factor per row: `(..., r, D)` → `(..., r, F)`."""
+        """Averages, Φ(q_i) · sums normalised: `(..., r, D)` → `(..., r, F − 1)`."""
 
     def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
         """The same over `before` and the keys j ≤ i; r / n rows of q stand at each position."""
@@ -85,7 +85,7 @@ def attend_causal(
     if state is not None:
         before = merge(before, Sums(state.peak.unsqueeze(2), state.total.unsqueeze(2)))
     out = kernel.read_causal(fold_groups(q, kv_heads), k, v, before)
-    out = unfold_groups(normalise(out), heads).flatten(2, 3)[:, :, :n]
+    out = unfold_groups(out, heads).flatten(2, 3)[:, :, :n]
     state = merge(
         Sums(before.peak[:, :, -1], before.total[:, :, -1]),
         Sums(own.peak[:, :, -1], own.total[:, :, -1]),
@@ -112,4 +112,4 @@ def attend_packed(
         out = kernel.read_causal(q, k, v, exclusive_prefix(own, sequence[0]))
     else:
         out = kernel.read(q, per_sequence(own, sequence[0], cu_seqlens.shape[0] - 1))
-    return slots.join(unfold_groups(normalise(out), heads))
+    return slots.join(unfold_groups(out, heads))

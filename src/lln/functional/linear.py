@@ -18,13 +18,12 @@ class _FeatureKernel:
         return Sums(k.new_zeros(*k.shape[:-2], k.shape[-1]), k.mT @ v)
 
     def read(self, q: Tensor, sums: Sums) -> Tensor:
-        return q @ sums.total
+        return normalise(q @ sums.total)
 
     def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
         weight = (q @ k.mT).unflatten(-2, (k.shape[-2], -1))  # (..., n, G, n)
         weight = weight.transpose(-2, -3).tril().transpose(-2, -3).flatten(-3, -2)
-        out: Tensor = q @ before.total + weight @ v
-        return out
+        return normalise(q @ before.total + weight @ v)
 
 
 def linear_attention(

@@ -8,8 +8,7 @@ B = softmax_j(β k), P = A Bᵀ: every number is in [0, 1], there is no eps, and
 
 **Causal and packed: chunks with peaks.** Every exponential is taken relative to the largest
 exponent that its row sees, so an outlier key neither overflows nor, being in the future, touches
-the past. Within a chunk, what a query sees is tiled by halves: the second half of every node reads
-its first half, for nodes of two tokens, four, and so on up to the chunk.
+the past (see `log_kernel`).
 
 α and β are arguments; `lln.matching` finds them.
 """
@@ -22,8 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from lln.functional.checks import check_attention, check_power_of_two
 from lln.functional.chunked import attend_causal, attend_packed
+from lln.functional.log_kernel import LogKernel
 from lln.functional.precision import no_autocast, or_zero, upcast
-from lln.functional.prefix import Sums
 from lln.functional.softmax import blank
 
 Factor = float | Tensor
@@ -133,52 +132,6 @@ def _per_token(x: Tensor, cu_seqlens: Tensor | None, like: Tensor) -> Tensor:
     position = torch.arange(like.shape[2], device=like.device)
     sequence = torch.searchsorted(cu_seqlens.long(), position, right=True) - 1
     return x[sequence.clamp(0, x.shape[0] - 1)].transpose(0, 1).unsqueeze(0)
-
-
-class LogKernel:
-    """κ(q, k) = Σ_c exp(q_c + k_c), given the logarithms of the features."""
-
-    blank = -torch.inf
-
-    def sums(self, k: Tensor, v: Tensor) -> Sums:
-        """Σ_j exp(k_j) v_jᵀ with the largest k per feature as its peak."""
-        peak = k.detach().amax(-2)
-        return Sums(peak, (k - or_zero(peak).unsqueeze(-2)).exp().mT @ v)
-
-    def read(self, q: Tensor, sums: Sums) -> Tensor:
-        """exp(q_i) · sums, relative to the row's largest exponent."""
-        peak = sums.peak.unsqueeze(-2)
-        top = (q.detach() + peak).amax(-1, keepdim=True)
-        return (q + peak - or_zero(top)).exp() @ sums.total
-
-    def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
-        """The same over `before` and the chunk's own keys up to each row's position."""
-        n, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
-        with torch.no_grad():
-            peak = before.peak.unsqueeze(-2)
-            seen = torch.maximum(k.cummax(-2).values, peak)  # (..., n, D)
-            top = (q.unflatten(-2, (n, groups)) + seen.unsqueeze(-2)).amax(-1, keepdim=True)
-            top = or_zero(top).flatten(-3, -2)  # (..., n · G, 1)
-        return (q + peak - top).exp() @ before.total + self._own_chunk(q - top, k) @ v
-
-    def _own_chunk(self, q: Tensor, k: Tensor) -> Tensor:
-        """Lower triangular weights `(..., n · G, n)`, n a power of two, from the bottom up."""
-        n, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
-        k = k.unflatten(-2, (n, 1))  # n nodes of one token: (..., n, 1, D)
-        q = q.unflatten(-2, (n, groups))  # (..., n, G, D)
-        weight = (q + k).exp().sum(-1, keepdim=True)  # a token sees itself: (..., n, G, 1)
-        while n > 1:
-            n //= 2
-            pairs_k, pairs_q = k.unflatten(-3, (n, 2)), q.unflatten(-3, (n, 2))
-            first_k, second_q = pairs_k.select(-3, 0), pairs_q.select(-3, 1)
-            peak = first_k.detach().amax(-2, keepdim=True)
-            cross = (second_q + peak).exp() @ (first_k - or_zero(peak)).exp().mT
-            first, second = weight.unflatten(-3, (n, 2)).unbind(-3)
-            upper = torch.cat([first, torch.zeros_like(cross)], -1)
-            lower = torch.cat([cross, second], -1)
-            weight = torch.cat([upper, lower], -2)  # nodes twice as long
-            k, q = pairs_k.flatten(-3, -2), pairs_q.flatten(-3, -2)
-        return weight.squeeze(-3)
 
 
 def _bidirectional(

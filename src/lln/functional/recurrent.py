@@ -4,15 +4,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lln.functional.blocks import block_diagonal_attention
 from lln.functional.checks import check_attention, check_positive, check_power_of_two
 from lln.functional.chunked import attend_causal, normalise, with_ones
-from lln.functional.lln import Factor, LogKernel, log_features
+from lln.functional.lln import Factor, log_features
+from lln.functional.log_kernel import LogKernel
 from lln.functional.precision import no_autocast, or_zero, upcast
-from lln.functional.prefix import Sums, merge
+from lln.functional.prefix import Sums
 from lln.functional.slots import assign
+from lln.functional.softmax import blank, masked_softmax
 
 
 class LLNState(NamedTuple):
@@ -96,27 +99,37 @@ def lln_recurrent(
             state = _empty(log_k, values)
         if k.shape[2] == 0:
             return q.new_zeros(*q.shape[:3], v.shape[3]), state
-        past = _as_sums(state)
         if q.shape[2] == k.shape[2] == 1:
-            token = Sums(log_k.detach()[:, :, 0], _one_token(log_k, values))
-            sums = merge(past, token)
-            rows = log_q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (B, H_kv, G, D)
-            out = normalise(LogKernel().read(rows, sums)).flatten(1, 2).unsqueeze(2)
+            out, state = _step(log_q, log_k, values, state, key_mask)
         else:
-            out, sums = attend_causal(LogKernel(), log_q, log_k, values, chunk_size, past)
-        return out.to(q.dtype), _as_state(sums)
+            kernel, past = LogKernel(), _as_sums(state)
+            out, sums = attend_causal(kernel, log_q, log_k, values, chunk_size, past)
+            state = _as_state(sums)
+        return out.to(q.dtype), state
+
+
+def _step(
+    log_q: Tensor, log_k: Tensor, v: Tensor, state: LLNState, key_mask: Tensor | None
+) -> tuple[Tensor, LLNState]:
+    """One token: the means move towards its values by its share of the weights."""
+    x = log_k[:, :, 0]  # (B, H_kv, D)
+    if key_mask is not None:  # −inf + −inf has no gradient
+        x = x.where(key_mask[:, :, None], 0)
+    z = torch.logaddexp(state.log_weight, x)
+    share = (x - or_zero(z)).exp().unsqueeze(-1)
+    if key_mask is not None:
+        z = z.where(key_mask[:, :, None], state.log_weight)
+        share = share.where(key_mask[:, :, None, None], 0)
+    mean = state.mean + share * (v - state.mean)  # (B, H_kv, D, E)
+    scores = log_q.unflatten(1, (z.shape[1], -1))[:, :, :, 0] + z.unsqueeze(2)  # (B, H_kv, G, D)
+    out = masked_softmax(scores, (z > -torch.inf).unsqueeze(2)) @ mean
+    return out.flatten(1, 2).unsqueeze(2), LLNState(mean, z)
 
 
 def _empty(k: Tensor, v: Tensor) -> LLNState:
     batch, heads, _, dim = k.shape
     mean = v.new_zeros(batch, heads, dim, v.shape[3])
     return LLNState(mean, k.new_full((batch, heads, dim), -torch.inf))
-
-
-def _one_token(log_k: Tensor, v: Tensor) -> Tensor:
-    # exp(x − peak) with the peak x itself: 1 in value, but x keeps its gradient.
-    x = or_zero(log_k)
-    return (x - x.detach()).exp().mT * with_ones(v)  # (B, H_kv, D, E + 1)
 
 
 def _as_sums(state: LLNState) -> Sums:
@@ -150,6 +163,8 @@ def block_diagonal_recurrent(
         state = _empty_block(k, v, block_size)
     elif state.keys.shape[2] != block_size:
         raise ValueError(f"state was made with block_size {state.keys.shape[2]}, got {block_size}")
+    if q.shape[2] == k.shape[2] == 1:
+        return _block_step(q, k, v, state, key_mask, scale)
     keep = k.new_ones(k.shape[0], k.shape[2], dtype=torch.bool) if key_mask is None else key_mask
     held = torch.arange(block_size, device=k.device) < state.filled[:, None]  # (B, block)
     keep = torch.cat([held, keep], 1)
@@ -165,6 +180,34 @@ def block_diagonal_recurrent(
     # Copies: a view would keep the whole prompt alive.
     keys, values = (slots.split(x)[:, :, 0].contiguous().clone() for x in (k, v))
     return out, BlockState(keys, values, total % block_size)
+
+
+def _block_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: BlockState,
+    key_mask: Tensor | None,
+    scale: float | None,
+) -> tuple[Tensor, BlockState]:
+    """One token: it takes the next place of the block and sees what stands there so far."""
+    size = state.keys.shape[2]
+    place = torch.arange(size, device=k.device)
+    here = place == state.filled[:, None]  # (B, block)
+    if key_mask is not None:
+        here, q = here & key_mask, blank(q, key_mask)
+    keys, values = (
+        x.where(here[:, None, :, None], held) for x, held in ((k, state.keys), (v, state.values))
+    )
+    visible = (place <= state.filled[:, None])[:, None, None, :]
+    rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # (B, H_kv, G, D)
+    out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=visible, scale=scale)
+    out = out.flatten(1, 2).unsqueeze(2).to(q.dtype)
+    if key_mask is not None:
+        out = blank(out, key_mask)
+    filled = (state.filled + here.sum(1)) % size
+    done = (filled == 0)[:, None, None, None]
+    return out, BlockState(keys.masked_fill(done, 0), values.masked_fill(done, 0), filled)
 
 
 def _empty_block(k: Tensor, v: Tensor, block_size: int) -> BlockState:

@@ -26,7 +26,9 @@ def split(x: Tensor, size: int, fill: float = 0.0) -> Tensor:
     """`(B, H, N, D)` → `(B, H, ⌈N / size⌉, size, D)`, `fill` after the end."""
     n = x.shape[-2]
     chunks = count_chunks(n, size)
-    x = F.pad(x, (0, 0, 0, chunks * size - n), value=fill)
+    # Padding copies, even by nothing; a compiler needs to see it, or it would bake in the length.
+    if torch.compiler.is_compiling() or chunks * size != n:
+        x = F.pad(x, (0, 0, 0, chunks * size - n), value=fill)
     parts: Tensor = x.unflatten(-2, (chunks, size))
     return parts
 

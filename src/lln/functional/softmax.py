@@ -38,9 +38,14 @@ def softmax_attention(
     )
     if key_mask is not None:
         k, v = blank(k, key_mask), blank(v, key_mask)
-    return F.scaled_dot_product_attention(
+    dim, dim_v = q.shape[3], v.shape[3]
+    if dim != dim_v:  # torch streams equal widths alone; others form an N × N matrix
+        scale = dim**-0.5 if scale is None else scale
+        q, k, v = (F.pad(x, (0, max(dim, dim_v) - x.shape[3])) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    ).to(q.dtype)
+    )
+    return out[..., :dim_v].to(q.dtype)
 
 
 def visible_pairs(

@@ -19,8 +19,19 @@ ALLOWED = {
     "registry": {"functional"},
     "attention": {"functional", "matching", "registry"},
     "instruments": {"files", "functional", "matching", "registry", "attention"},
+    "models": {"functional", "matching", "registry", "attention"},
     "bench": {"files", "functional", "matching", "registry", "attention", "instruments"},
-    "report": {"functional", "matching", "registry", "attention", "instruments", "hf"},
+    "report": {
+        "functional",
+        "matching",
+        "registry",
+        "attention",
+        "instruments",
+        "models",
+        "hf",
+        "integrations",
+    },
+    "data": {"files"},
     "integrations": {
         "files",
         "functional",
@@ -30,6 +41,15 @@ ALLOWED = {
         "instruments",
     },
     "hf": {"integrations"},
+    "train": {
+        "files",
+        "registry",
+        "attention",
+        "instruments",
+        "models",
+        "data",
+        "bench",  # for what a measurement says of its machine
+    },
     "cli": {
         "files",
         "functional",
@@ -37,8 +57,11 @@ ALLOWED = {
         "registry",
         "attention",
         "instruments",
+        "data",
         "bench",
         "report",
+        "integrations",
+        "train",
     },
 }
 # These parts sit above the attention and may use the names of the package itself.

@@ -100,7 +100,7 @@ def parse(label: str) -> tuple[str, dict[str, Any]]:
             options[option] = json.loads(text)
         except ValueError:
             options[option] = text
-    _check_options(found, options)
+    check_options(found, options)
     return name, options
 
 
@@ -160,13 +160,14 @@ def build(
 def _construct(
     found: Entry, options: dict[str, Any], context: dict[str, int | None], **sizes: int
 ) -> nn.Module:
-    _check_options(found, options)
+    check_options(found, options)
     wanted = inspect.signature(found.cls).parameters
     known = {name: value for name, value in context.items() if name in wanted and value is not None}
     return found.cls(**sizes, **known, **options)
 
 
-def _check_options(found: Entry, options: dict[str, Any]) -> None:
+def check_options(found: Entry, options: dict[str, Any]) -> None:
+    """Raises if a mechanism has no such options, and lists those that it has."""
     unknown = sorted(set(options) - set(found.options))
     if unknown:
         raise ValueError(

@@ -12,15 +12,22 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 import lln
-from lln.bench import cases, decode, demo, instruments, matching, op
+from lln.bench import cases, decode, instruments, matching, op, overview
 from lln.bench.record import load
 from lln.cli import listing
 from lln.cli.console import Refusal, need_matplotlib, progress, writing
+from lln.cli.convert import EPILOG as CONVERT_EPILOG
+from lln.cli.convert import convert
+from lln.cli.demo import EPILOG as DEMO_EPILOG
+from lln.cli.demo import demo
 from lln.cli.figure import EPILOG as FIGURE_EPILOG
 from lln.cli.figure import figure
 from lln.cli.measure import EPILOG as MEASURE_EPILOG
 from lln.cli.measure import measure
 from lln.cli.options import choices, find_device, numbers
+from lln.cli.report import EPILOG as REPORT_EPILOG
+from lln.cli.report import report
+from lln.cli.train import FINETUNE_EPILOG, PRETRAIN_EPILOG, finetune, pretrain
 from lln.matching.calibration import HEAD_DIMS, LENGTHS, SHIPPED, calibrate, save
 
 
@@ -70,7 +77,12 @@ app = typer.Typer(
 bench = typer.Typer(cls=OneLineErrors, invoke_without_command=True, rich_markup_mode="rich")
 app.add_typer(bench, name="bench", help="Measure speed and memory on this machine.")
 app.command("measure", epilog=MEASURE_EPILOG)(measure)
+app.command("demo", epilog=DEMO_EPILOG)(demo)
+app.command("convert", epilog=CONVERT_EPILOG)(convert)
 app.command("figure", epilog=FIGURE_EPILOG)(figure)
+app.command("pretrain", epilog=PRETRAIN_EPILOG)(pretrain)
+app.command("finetune", epilog=FINETUNE_EPILOG)(finetune)
+app.command("report", epilog=REPORT_EPILOG)(report)
 
 
 def _show_version(value: bool) -> None:
@@ -112,22 +124,27 @@ def list_mechanisms(
         Console().print(listing.table())
 
 
-@app.command("demo", epilog="Examples:  lln demo  ·  lln demo --out /tmp/demo --n 512,2048")
-def run_demo(
-    out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json.")] = Path("demo"),
+@bench.command(
+    "overview",
+    epilog="Examples:  lln bench overview  ·  lln bench overview --out /tmp/overview --n 512,2048",
+)
+def bench_overview(
+    out: Annotated[Path, typer.Option(help="Folder for overview.png and overview.json.")] = Path(
+        "overview"
+    ),
     n: Annotated[list[str] | None, typer.Option(help="Sequence lengths.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
 ) -> None:
     """Compare LLN with softmax attention: speed, memory, concentration (about two minutes)."""
-    need_matplotlib("the demo")
-    lengths = numbers("--n", n) if n else demo.LENGTHS
-    setting = demo.Setting(n=lengths, threads=threads)
+    need_matplotlib("the picture")
+    lengths = numbers("--n", n) if n else overview.LENGTHS
+    setting = overview.Setting(n=lengths, threads=threads)
     _note_a_busy_machine()
     with progress("measuring", setting.steps) as advance:
-        report = demo.run(setting, advance=advance)
-    Console().print(*demo.tables(report), sep="\n")
+        report = overview.run(setting, advance=advance)
+    Console().print(*overview.tables(report), sep="\n")
     with writing(out):
-        demo.save(report, out)
+        overview.save(report, out)
 
 
 @bench.command(

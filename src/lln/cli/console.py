@@ -47,18 +47,39 @@ def progress(what: str, total: int) -> Iterator[Callable[[], object]]:
         yield lambda: bar.advance(task)
 
 
+def say(text: str) -> None:
+    """Tells the user what happens, beside the result."""
+    typer.echo(text, err=True)
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turns what is wrong with the input into one line, and warnings about it too."""
+    """Turns what is wrong with the input or the disk into one line, and warnings into another."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings(record=True) as noted:
-            warnings.simplefilter("always", UserWarning)
+    told: set[str] = set()
+
+    def tell(message: Warning | str, *where: object, **more: object) -> None:
+        if str(message) not in told:
+            told.add(str(message))
+            say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        # Only what a user can do something about: libraries warn each other of the future.
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = tell
+        try:
             yield
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    for message in dict.fromkeys(str(note.message) for note in noted):
-        typer.echo(f"note: {message}", err=True)
+        except ValueError as error:
+            raise Refusal(str(error)) from error
+        except OSError as error:
+            raise Refusal(_reason(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    return f"{error.filename or 'cannot write'}: {error.strerror}"

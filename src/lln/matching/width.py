@@ -172,7 +172,8 @@ def _on_grid(place: Tensor) -> Tensor:
 
 def _neighbours(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The values `(rows, points)` on both sides of each place, and the share of the right one."""
-    left = _on_grid(place).floor().clamp(max=SCORE_STD_POINTS - 2)
+    # A NaN in q or k has no place. It shall be a NaN in the result, and not an index.
+    left = _on_grid(place).floor().clamp(max=SCORE_STD_POINTS - 2).nan_to_num(0)
     low, high = values.gather(1, left.long()), values.gather(1, left.long() + 1)
     return low, high, _on_grid(place) - left
 

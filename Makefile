@@ -23,7 +23,7 @@ parity: $(PEERS) ## Compare with published implementations
 	$(BIN)/pytest tests/parity
 
 # Threads that spin while they wait slow each other down on a busy machine; these sleep.
-demo: $(STAMP) ## Run the demonstration
+demo: $(STAMP) ## Pre-train a small RoBERTa twice and compare
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/lln demo
 
 lint: $(STAMP) ## Check style and formatting

@@ -1,4 +1,4 @@
-"""`lln bench overview`: LLN attention against softmax attention in speed, memory and concentration."""
+"""`lln bench overview`: LLN against softmax attention in speed, memory and concentration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -7,7 +7,7 @@ import pytest
 from lln.train import Finetuning, Pretraining, read
 from lln.train.config import Run
 from lln.train.reading import runs
-from tests.train.conftest import experiment
+from train.conftest import experiment
 
 SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from lln.train import pretrain
-from tests.train.conftest import command, experiment, lines
+from train.conftest import command, experiment, lines
 
 PLAIN = ("hidden_dropout_prob=0", "steps=6", "measure_every=3")
 

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from lln.train import Finetuning, finetune, pretrain, read
-from tests.train.conftest import experiment, lines
+from train.conftest import experiment, lines
 
 TASK = """
 name = "sentences"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from lln.train import checkpoints, pretrain
 from lln.train.checkpoints import CheckpointWarning
 from lln.train.trainer import NotSaved
-from tests.train.conftest import command, experiment, lines
+from train.conftest import command, experiment, lines
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from lln.train import pretrain
 from lln.train.order import TURN, Order
 from lln.train.pretraining import MaskPasses
 from lln.train.session import RunTrainer
-from tests.train.conftest import experiment, lines
+from train.conftest import experiment, lines
 
 PLAIN = ("hidden_dropout_prob=0", "steps=4")
 

@@ -21,7 +21,9 @@ EXPERIMENT = Pretraining(
         norm="pre",
         initializer_range=0.05,  # RoBERTa's 0.02 suits 768 features; a few hundred steps are lost
     ),
-    attention={"lln_diag": {"block_size": 16}},  # one block of all tokens would be softmax
+    # One block of all tokens would be softmax. The plain average of both branches came to a loss of
+    # 1.42, learned shares to 1.38, softmax to 1.35.
+    attention={"lln_diag": {"block_size": 16, "combine": "learnable_ratio"}},
     training=Training(
         steps=1500,
         batch_size=64,

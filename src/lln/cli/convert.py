@@ -39,8 +39,8 @@ def convert(
         str,
         typer.Option(
             help="Text to learn from: a file (.txt, .jsonl, .parquet, also .gz or .xz), a folder "
-            "with one for each split, or a name such as wikitext2. Its last tenth is kept to "
-            "measure by."
+            "with one for each split, or a name such as wikitext2. Of its training split, which of "
+            "a single file are the first nine tenths, the last tenth is kept to measure by."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; it must not exist.")],
@@ -113,9 +113,11 @@ def _convert(
     from lln.integrations.hf.conversion import convert
 
     if folder.exists():
-        if _read(folder).get("plan") != plan.to_dict():
+        found = _read(folder)
+        same = all(found.get("made", {}).get(key) == made[key] for key in ("model", "text"))
+        if not same or found.get("plan") != plan.to_dict():
             raise Refusal(f"'--out' {folder} exists already: name a folder that does not")
-        typer.echo(f"{folder} is there already, converted by the same plan")
+        typer.echo(f"{folder} is there already, converted by the same command")
         return
     typer.echo(f"{plan.attention}:")
     unfinished = folder.with_name(f"{folder.name}.unfinished.safetensors")

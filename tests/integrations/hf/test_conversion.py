@@ -275,6 +275,8 @@ def test_an_interrupted_conversion_goes_on(sources, tmp_path, monkeypatch, stop)
             Plan(**{**vars(plan), "steps": 9, "seed": 1}),
             unfinished=state,
         )
+    with pytest.raises(ValueError, match="with other text: delete it"):
+        convert(sources["roberta"], LINES[::-1], plan, unfinished=state)
     state.write_bytes(state.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"cannot go on from .*: delete it to start anew"):
         convert(sources["roberta"], LINES, plan, unfinished=state)

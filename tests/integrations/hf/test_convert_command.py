@@ -52,9 +52,12 @@ def test_one_attention(folder, text, tmp_path):
     assert found["plan"]["attention"] == "lln_diag"
     assert lln.hf.load(out).config.lln_attention["name"] == "lln_diag"
     assert "is there already" in run(*args).stdout
-    other = run(*args, "--seed", 1)
-    assert other.exit_code == 2
-    assert "exists already: name a folder that does not" in other.stderr
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(text.read_bytes())
+    for changed in (("--seed", 1), ("--text", copy)):
+        other = run(*args, *changed)
+        assert other.exit_code == 2
+        assert "exists already: name a folder that does not" in other.stderr
 
 
 def test_several(folder, text, tmp_path):

@@ -16,8 +16,8 @@ class Fidelity:
     """What is left of a model.
 
     Attributes:
-        errors: of each layer's attention, given the input that the original layer gets: the size of
-            the difference from softmax, relative to softmax.
+        errors: of each layer's attention, in the order of the model's modules: the size of the
+            difference from softmax, relative to softmax, both on the input of the original layer.
         cosine: between the embeddings of a passage by both models, the mean over passages. An
             embedding is the mean of the last hidden states.
         correlation: Spearman's, between the similarities of all pairs of passages by both models.
@@ -40,7 +40,8 @@ def fidelity(model: Any, batches: list[Tensor], expected: Tensor) -> Fidelity:
     with beside_softmax() as sums:
         for ids in batches:
             hidden_states(model, ids)
-    errors = torch.stack([total[0] / total[1] for total in sums.values()]).sqrt()
+    totals = [sums[layer] for layer in model.modules() if layer in sums]
+    errors = torch.stack([total[0] / total[1] for total in totals]).sqrt()
     found = embeddings(model, batches)
     return Fidelity(
         errors.tolist(),

@@ -23,7 +23,7 @@ def beside_softmax(*, learn: bool = False) -> Iterator[dict[nn.Module, Tensor]]:
         learn: add the gradient of each layer's error to its core's parameters.
 
     Yields:
-        For each layer, in the order of calls, `(2,)`: the sums of the squared errors of its output
+        For each layer `(2,)`: the sums of the squared errors of its output
         and of its squared output.
     """
     found: dict[nn.Module, Tensor] = {}

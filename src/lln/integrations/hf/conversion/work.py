@@ -68,7 +68,7 @@ class Work:
         self.planned = [name for name, wanted in self._wanted().items() if wanted]
         self._task = {
             "model": str(source.resolve()),
-            "text of": f"{len(self._text.learned)} tokens",
+            "text": self._text.checksum,
             **plan.to_dict(),
         }
         self.stages: list[Stage] = []

@@ -144,8 +144,8 @@ def test_uncalibrated_takes_one_and_says_so_once():
         warnings.simplefilter("error")
         assert torch.equal(frozen(q, k, v), out)
     sigma = width(curve(Matching(), 8), torch.ones(1, 2), torch.tensor([[math.log(200)]]))
-    assert_close(frozen.matcher.frozen().alpha, sigma / math.sqrt(2))
-    assert_close(frozen.matcher.frozen().beta, sigma / math.sqrt(2))
+    assert_close(frozen.matcher.frozen(q, k).alpha, sigma / math.sqrt(2))
+    assert_close(frozen.matcher.frozen(q, k).beta, sigma / math.sqrt(2))
 
 
 @pytest.mark.parametrize("name", ["lln", "lln_diag"])

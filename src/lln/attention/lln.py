@@ -10,7 +10,7 @@ from torch import Tensor
 from lln import functional
 from lln.attention.base import Attention
 from lln.functional import LLNState
-from lln.matching import Factors, Matcher, Matching, match
+from lln.matching import Factors, Matcher, Matching, match, resolve
 from lln.registry import register
 
 
@@ -25,7 +25,7 @@ def lln_attention(
     causal: bool = False,
     cu_seqlens: Tensor | None = None,
     scale: float | None = None,
-    matching: str | Matching = "entropy",
+    matching: str | float | Matching = "entropy",
 ) -> Tensor:
     """LLN attention that finds α and β itself, or takes them.
 
@@ -36,10 +36,11 @@ def lln_attention(
         alpha: given together with `beta`: a number, or broadcasts to `(B, H)`.
         beta: a number, or broadcasts to `(B, H_kv)`.
         key_mask: `(B, N_k)` bool, True = keep.
-        causal: query i sees the keys up to i + N_k − N_q; needs `alpha` and `beta`.
+        causal: query i sees the keys up to i + N_k − N_q; needs α and β that are given.
         cu_seqlens: `(S + 1,)` bounds of sequences packed into one row.
         scale: of the softmax scores that are emulated, 1/√D by default.
-        matching: how α and β are found: `"entropy"`, `"paper"`, or a `Matching`.
+        matching: how α and β are found: `"entropy"`, `"paper"`, or a `Matching`; or a number,
+            which is both.
     """
     alpha, beta, key_shift = find_factors(
         q, k, alpha, beta, key_mask, causal, cu_seqlens, scale, matching
@@ -66,14 +67,15 @@ def find_factors(
     causal: bool,
     cu_seqlens: Tensor | None,
     scale: float | None,
-    matching: str | Matching,
+    matching: str | float | Matching,
 ) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
     """The given α and β, or those that match q and k."""
     if alpha is not None and beta is not None:
         return alpha, beta, None
     if alpha is not None or beta is not None:
         raise ValueError("alpha and beta must be given together")
-    if causal:
+    matching = resolve(matching)
+    if causal and matching.fixed is None:
         raise ValueError(
             "causal LLN attention needs alpha and beta: finding them in q and k would leak the "
             "future; give both, or use lln.LLNAttention, which stores calibrated statistics"
@@ -87,7 +89,7 @@ class LLNAttention(Attention):
 
     Args:
         matching: how α and β are found: `"entropy"`, `"paper"`, `"frozen"` (entropy by stored
-            statistics), or a `Matching`.
+            statistics), or a `Matching`; or a number, which is both.
         max_len: the number of keys that stored statistics assume before calibration.
     """
 
@@ -96,7 +98,7 @@ class LLNAttention(Attention):
         heads: int,
         head_dim: int,
         *,
-        matching: str | Matching = "entropy",
+        matching: str | float | Matching = "entropy",
         kv_heads: int | None = None,
         scale: float | None = None,
         max_len: int | None = None,
@@ -139,7 +141,7 @@ class LLNAttention(Attention):
         key_mask: Tensor | None = None,
     ) -> tuple[Tensor, LLNState]:
         """Causal attention of new tokens that follow `state`, and the state after them."""
-        found = self.matcher.frozen()
+        found = self.matcher.frozen(q, k)
         return functional.lln_recurrent(
             q,
             k,

@@ -32,7 +32,7 @@ def lln_diag_attention(
     causal: bool = False,
     cu_seqlens: Tensor | None = None,
     scale: float | None = None,
-    matching: str | Matching = "entropy",
+    matching: str | float | Matching = "entropy",
 ) -> Tensor:
     """The average of LLN attention and block-diagonal attention.
 
@@ -75,7 +75,7 @@ class LLNDiagAttention(Attention):
         *,
         block_size: int = 64,
         combine: Combine = "average",
-        matching: str | Matching = "entropy",
+        matching: str | float | Matching = "entropy",
         kv_heads: int | None = None,
         scale: float | None = None,
         max_len: int | None = None,
@@ -141,7 +141,7 @@ class LLNDiagAttention(Attention):
         key_mask: Tensor | None = None,
     ) -> tuple[Tensor, LLNDiagState]:
         """Causal attention of new tokens that follow `state`, and the state after them."""
-        found = self.matcher.frozen()
+        found = self.matcher.frozen(q, k)
         lln_share, diag_share = self.shares()
         return functional.lln_diag_recurrent(
             q,

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from lln.functional.precision import upcast
 from lln.matching.columns import correct
 from lln.matching.statistics import Statistics, measure, measure_batch
-from lln.matching.width import Curve, Factors, Matching, curve, factors_of, resolve
+from lln.matching.width import (
+    Curve,
+    Factors,
+    Matching,
+    constant_factors,
+    curve,
+    factors_of,
+    resolve,
+)
 
 UNKNOWN_LENGTH = 1024  # the number of keys that stored statistics assume until they are calibrated
 
@@ -66,7 +74,7 @@ def moments(
 
 
 def match(
-    matching: str | Matching,
+    matching: str | float | Matching,
     q: Tensor,
     k: Tensor,
     *,
@@ -76,6 +84,8 @@ def match(
 ) -> Factors:
     """α and β for these queries and keys, from these queries and keys alone."""
     matching = resolve(matching)
+    if matching.fixed is not None:
+        return constant_factors(matching.fixed, q, k)
     if matching.statistics in ("frozen", "running"):
         raise ValueError(
             f"matching.statistics={matching.statistics!r} needs a module that stores them: "
@@ -94,7 +104,7 @@ class Matcher(nn.Module):
     Stored statistics and the calibration curve are buffers, so a checkpoint keeps both.
 
     Args:
-        matching: a preset's name or a `Matching`.
+        matching: a preset's name, a number or a `Matching`: see `resolve`.
         heads: query heads.
         head_dim: D.
         kv_heads: key heads; all heads by default.
@@ -112,7 +122,7 @@ class Matcher(nn.Module):
 
     def __init__(
         self,
-        matching: str | Matching,
+        matching: str | float | Matching,
         heads: int,
         head_dim: int,
         *,
@@ -124,6 +134,8 @@ class Matcher(nn.Module):
         self.matching = resolve(matching)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim
         self.scale = 1 / math.sqrt(head_dim) if scale is None else scale
+        if self.matching.fixed is not None:
+            return  # there is nothing to look up or to store
         log_lengths, values, columns = curve(self.matching, head_dim)
         self.register_buffer("log_lengths", log_lengths)
         self.register_buffer("curve", values)
@@ -157,6 +169,8 @@ class Matcher(nn.Module):
         cu_seqlens: Tensor | None = None,
     ) -> Factors:
         """α, β and the mean key for `(B, H, N, D)` queries and keys."""
+        if self.matching.fixed is not None:
+            return constant_factors(self.matching.fixed, q, k)
         source = self.matching.statistics
         if source == "auto":
             source = "frozen" if causal else "sequence"
@@ -187,8 +201,10 @@ class Matcher(nn.Module):
             return self._of_stored()
         return self._factors(self._unpack(self._run(self._pack(newest))))
 
-    def frozen(self) -> Factors:
-        """α and β from the stored statistics: one row, for any sequence."""
+    def frozen(self, q: Tensor, k: Tensor) -> Factors:
+        """α and β that do not depend on what is in q and k: one row, for any sequence."""
+        if self.matching.fixed is not None:
+            return constant_factors(self.matching.fixed, q, k)
         if self._observing:
             raise ValueError(
                 "calibrating measures whole sequences, and a recurrent step has its last tokens "

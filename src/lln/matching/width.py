@@ -41,6 +41,8 @@ class Matching:
             `frozen` where attention is causal and `sequence` would see the future.
         fit: a and b for the linear target; None = calibrated for the head dimension.
         momentum: weight of the newest step in `running` averages.
+        fixed: α and β themselves, with nothing measured and no key moved, as in Figure 10a. It
+            leaves nothing to choose above: `resolve` makes such a matching of a number.
     """
 
     target: Target = "entropy"
@@ -49,6 +51,7 @@ class Matching:
     statistics: Source = "auto"
     fit: tuple[float, float] | None = None
     momentum: float = 0.1
+    fixed: float | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("target", Target), ("scores", Scores), ("statistics", Source)):
@@ -61,6 +64,17 @@ class Matching:
             raise ValueError(f"matching.fit belongs to target='linear', got {self.target!r}")
         if not 0 < self.momentum <= 1:
             raise ValueError(f"matching.momentum must be in (0, 1], got {self.momentum}")
+        if self.fixed is not None:
+            self._check_fixed(self.fixed)
+
+    def _check_fixed(self, fixed: float) -> None:
+        if not 0 < fixed < math.inf:
+            raise ValueError(f"matching: α = β must be positive and finite, got {fixed}")
+        if replace(self, fixed=None) != Matching(center_keys=False, statistics="frozen"):
+            raise ValueError(
+                "matching.fixed measures nothing and takes no settings beside it: give the number "
+                f"itself, matching={fixed}"
+            )
 
 
 PRESETS = {
@@ -76,13 +90,16 @@ PRESETS = {
 }
 
 
-def resolve(matching: str | Matching) -> Matching:
-    """A preset by its name, or the dataclass itself."""
+def resolve(matching: str | float | Matching) -> Matching:
+    """A preset by its name, a number for α = β, or the dataclass itself."""
     if isinstance(matching, Matching):
         return matching
-    if matching not in PRESETS:
+    if isinstance(matching, (int, float)) and not isinstance(matching, bool):
+        return Matching(center_keys=False, statistics="frozen", fixed=float(matching))
+    if not isinstance(matching, str) or matching not in PRESETS:
         raise ValueError(
-            f"matching must be one of {', '.join(PRESETS)} or a Matching, got {matching!r}"
+            f"matching must be one of {', '.join(PRESETS)}, a number for α = β, or a Matching, "
+            f"got {matching!r}"
         )
     return PRESETS[matching]
 
@@ -121,7 +138,7 @@ def linear_fit(matching: Matching, head_dim: int, log_keys: Tensor) -> tuple[Ten
 
     They are the matching's own, if it has any, and calibrated otherwise.
     """
-    linear = curve(replace(matching, target="linear"), head_dim)
+    linear = curve(Matching(target="linear", fit=matching.fit), head_dim)
     a, b = _at_length(linear.log_lengths, linear.values, log_keys).split(1, dim=1)
     return a, b
 
@@ -221,6 +238,13 @@ def factors_of(curve: Curve, statistics: Statistics, center_keys: bool) -> Facto
         _ratio(shared, statistics.key_var),
         statistics.key_mean if center_keys else None,
     )
+
+
+def constant_factors(value: float, q: Tensor, k: Tensor) -> Factors:
+    """α = β = `value` for any sequence, in one row."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    alpha, beta = (torch.full((1, x.shape[1]), value, dtype=dtype, device=x.device) for x in (q, k))
+    return Factors(alpha, beta, None)
 
 
 def _ratio(sigma: Tensor, variance: Tensor) -> Tensor:

@@ -20,8 +20,18 @@ ALLOWED = {
     "attention": {"functional", "matching", "registry"},
     "instruments": {"files", "functional", "matching", "registry", "attention"},
     "models": {"functional", "matching", "registry", "attention"},
-    "bench": {"files", "functional", "matching", "registry", "attention", "instruments"},
+    "bench": {
+        "files",
+        "functional",
+        "matching",
+        "registry",
+        "attention",
+        "instruments",
+        "models",
+    },
     "report": {
+        "files",
+        "bench",  # for the style of figures
         "functional",
         "matching",
         "registry",
@@ -115,6 +125,13 @@ print(lln.lln_diag_attention(q, q, q).shape, lln.build("softmax", dim=16, heads=
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_import_leaves_the_compiler_alone():
+    """Loading it takes as long as torch itself."""
+    script = "import sys, lln; print([m for m in sys.modules if m.startswith('torch._dynamo')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_files_stay_short():

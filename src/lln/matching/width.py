@@ -119,7 +119,6 @@ class Curve(NamedTuple):
     columns: Tensor | None = None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def curve(matching: Matching, head_dim: int) -> Curve:
     """The calibrated curve for a head dimension."""
     if matching.fit is not None:
@@ -131,6 +130,11 @@ def curve(matching: Matching, head_dim: int) -> Curve:
         values if matching.target == "linear" else values.log(),
         torch.tensor(calibrated.columns) if matching.target == "entropy" else None,
     )
+
+
+# All that `torch.compiler.assume_constant_result` does, which would load the compiler: with it,
+# `import lln` would take twice as long as `import torch`.
+curve._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def linear_fit(matching: Matching, head_dim: int, log_keys: Tensor) -> tuple[Tensor, Tensor]:

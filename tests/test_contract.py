@@ -1,6 +1,7 @@
 """What holds for every registered attention, whatever its mechanism.
 
-A mechanism that cannot meet a clause is in the ledger, with the reason.
+A mechanism that cannot meet a clause is in the ledger, with the reason. Clauses that benchmarks
+check too, before they time anything, are functions of `lln.bench.contract`.
 """
 
 from itertools import pairwise
@@ -11,6 +12,8 @@ import torch
 from torch.testing import assert_close
 
 import lln
+from lln.bench import contract
+from lln.bench.contract import DIM, HEADS, LONGEST, MASKS
 from lln.matching import UncalibratedWarning
 from lln.registry import entry
 
@@ -18,18 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
     f"ignore::{UncalibratedWarning.__module__}.{UncalibratedWarning.__qualname__}"
 )
 
-HEADS, DIM, VALUE_DIM, LONGEST = 4, 8, 8, 128
-
-# Small enough that short sequences have several blocks, windows, landmarks …
-SMALL = {
-    "landmarks": 4,
-    "rank": 5,
-    "block_size": 5,
-    "chunk_size": 5,
-    "buckets": 4,
-    "window": 4,
-    "past": 2,
-}
+VALUE_DIM = 8
 
 # Forms of a mechanism that its defaults do not show.
 VARIANTS: dict[str, dict] = {
@@ -100,29 +92,12 @@ every_mixer_form = both_directions(MIXERS)
 every_linear_form = both_directions(LINEAR)
 
 
-def options(name):
-    small = {key: value for key, value in SMALL.items() if key in about(name).options}
-    return small | VARIANTS.get(name, {})
-
-
 def build_core(name, **more):
-    torch.manual_seed(1)
-    sizes = {"heads": HEADS, "head_dim": DIM, "max_len": LONGEST}
-    return trained(lln.build_core(base(name), **sizes, **options(name), **more))
+    return contract.build_core(base(name), **VARIANTS.get(name, {}), **more)
 
 
 def build(name, max_len=LONGEST):
-    torch.manual_seed(1)
-    sizes = {"dim": HEADS * DIM, "heads": HEADS, "max_len": max_len}
-    return trained(lln.build(base(name), **sizes, **options(name)))
-
-
-@torch.no_grad()
-def trained(module):
-    """Moves parameters away from where they start: a bias of 0 hides what it leaks into."""
-    for parameter in module.parameters():
-        parameter.add_(0.2 * torch.randn_like(parameter))
-    return module
+    return contract.build(base(name), max_len=max_len, **VARIANTS.get(name, {}))
 
 
 def inputs(n, batch=2, dtype=torch.float32, std=1.0, kv_heads=HEADS):
@@ -142,11 +117,6 @@ def grad(out, inputs, weight=None):
     return torch.autograd.grad(out, inputs, weight, materialize_grads=True)
 
 
-MASKS = {
-    "left": [False] * 4 + [True] * 9,
-    "right": [True] * 9 + [False] * 4,
-    "holes": [True, False, True, True, False, True, True, True, False, True, True, False, True],
-}
 every_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 
 
@@ -192,12 +162,8 @@ def test_a_mixer_is_its_oracle(name, causal):
 @every_mask
 def test_a_padded_sequence_is_the_short_sequence_alone(name, mask, causal):
     mixer = build(name).double().eval()
-    mask = torch.tensor(mask)
     x = torch.randn(2, len(mask), HEADS * DIM, dtype=torch.float64)
-    key_mask = torch.stack([mask, torch.ones_like(mask)])
-    padded = mixer(x, key_mask=key_mask, causal=causal)
-    assert_close(padded[:1, mask], mixer(x[:1, mask], causal=causal), rtol=1e-9, atol=1e-10)
-    assert_close(padded[1:], mixer(x[1:], causal=causal), rtol=1e-9, atol=1e-10)
+    contract.padding_is_left_out(mixer, x, torch.tensor(mask), causal)
 
 
 @every_core_form
@@ -218,12 +184,8 @@ def test_padding_may_hold_anything(name, mask, causal):
 @every_mask
 def test_padded_tokens_may_hold_anything(name, causal, mask):
     mixer = build(name).eval()
-    keep = torch.tensor(mask)
     x = torch.randn(1, len(mask), HEADS * DIM)
-    clean = mixer(x, key_mask=keep[None], causal=causal)[:, keep]
-    for junk in (1e4, torch.nan, torch.inf):
-        out = mixer(x.masked_fill(~keep[:, None], junk), key_mask=keep[None], causal=causal)
-        assert torch.equal(out[:, keep], clean)
+    contract.padding_may_hold_anything(mixer, x, torch.tensor(mask), causal)
 
 
 @every_core_form
@@ -242,12 +204,7 @@ def test_a_query_that_sees_nothing_gets_zero(name, causal):
 @every_form
 def test_batch_mates_are_strangers(name, causal):
     mixer = build(name).eval()
-    x = torch.randn(2, 11, HEADS * DIM)
-    alone = mixer(x, causal=causal)[0]
-    for mate in (30 * torch.randn_like(x[1]), torch.nan, torch.inf):
-        other = x.clone()
-        other[1] = mate
-        assert torch.equal(mixer(other, causal=causal)[0], alone)
+    contract.batch_mates_are_strangers(mixer, torch.randn(2, 11, HEADS * DIM), causal)
 
 
 @every
@@ -260,12 +217,7 @@ def test_the_future_cannot_touch_the_past(name, outlier):
             mixer(x, causal=True)
         return
     for present in (0, 1, 37, 63, 64, 78):
-        changed = x.clone()
-        changed[:, present + 1 :] = outlier * torch.randn_like(changed[:, present + 1 :])
-        past = slice(0, present + 1)
-        before, after = mixer(x, causal=True), mixer(changed, causal=True)
-        assert torch.equal(before[:, past], after[:, past])
-        assert not torch.equal(before[:, present + 1 :], after[:, present + 1 :])
+        contract.the_future_is_unseen(mixer, x, present, outlier)
 
 
 @every_form

@@ -1,9 +1,10 @@
 """Tiny encoders, with weights large enough for attention to matter."""
 
 import torch
-from test_contract import options
 
 import lln.models
+from lln.bench.contract import SMALL
+from lln.registry import entry
 
 N, VOCABULARY, PAD = 13, 60, 1
 SIZES = {
@@ -14,11 +15,14 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": 40,
     "initializer_range": 0.3,
+    "image_size": 12,
+    "patch_size": 4,
 }
 
 
 def config(mixer="lln_diag", **more):
-    more = {"mixer_options": options(mixer), **SIZES, **more}
+    small = {option: SMALL[option] for option in SMALL if option in entry(mixer).options}
+    more = {"mixer_options": small, **SIZES, **more}
     return lln.models.EncoderConfig(mixer=mixer, **more)
 
 
@@ -34,6 +38,10 @@ def build(kind, mixer="lln_diag", **more):
 
 def tokens(batch=2, n=N):
     return torch.randint(3, VOCABULARY, (batch, n))
+
+
+def images(batch=2, channels=3, size=12):
+    return torch.rand(batch, channels, size, size) * 2 - 1
 
 
 def some_labels(ids):

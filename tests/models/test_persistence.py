@@ -31,6 +31,7 @@ CASES = {
     **{name: (name, None) for name in lln.available()},
     "preset": ("lln", {"matching": "paper"}),
     "fitted": ("lln", {"matching": FITTED}),
+    "fixed": ("lln", {"matching": 2.5}),
     "frozen": ("lln", {"matching": Matching(statistics="frozen")}),
     "running": ("lln_diag", {"matching": Matching(statistics="running"), "block_size": 4}),
     "shares": ("lln_diag", {"combine": "learnable_ratio"}),

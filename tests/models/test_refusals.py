@@ -22,6 +22,10 @@ CALLS = {
 CONFIGS = {
     "a norm": ({"norm": "sandwich"}, "norm must be one of post, pre, got 'sandwich'"),
     "positions": ({"positions": "rotary"}, "positions must be one of learned, none"),
+    "a pooling": ({"pooling": "max"}, "pooling must be one of first, mean, got 'max'"),
+    "a part of a patch": ({"image_size": 10}, "multiple of patch_size, got image_size=10, .*=4"),
+    "no patch": ({"patch_size": 0}, "patch_size must be a positive integer, got 0"),
+    "half a channel": ({"num_channels": 1.5}, "num_channels must be a positive integer"),
     "a typo": ({"hiden_size": 3}, "no hiden_size; valid: .*hidden_size"),
     "a decoder": ({"is_decoder": True}, "no is_decoder"),
     "attention elsewhere": ({"attn_implementation": "sdpa"}, "attn_implementation.*mixer"),

@@ -1,4 +1,4 @@
-"""An encoder around any mixer, as a model of transformers.
+"""An encoder of text or images around any mixer, as a model of transformers.
 
 Importing it registers the models with transformers' Auto classes.
 """
@@ -11,24 +11,36 @@ if find_spec("transformers") is None:
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
 )
 
 from lln.models.configuration import EncoderConfig
 from lln.models.encoder import EncoderModel
-from lln.models.heads import EncoderForMaskedLM, EncoderForSequenceClassification
+from lln.models.heads import (
+    EncoderForMaskedLM,
+    EncoderForSequenceClassification,
+    EncoderForSequenceMatching,
+)
+from lln.models.images import EncoderForImageClassification, ImageEncoderModel
 from lln.models.roberta import from_roberta
+from lln.models.vit import from_vit
 
 AutoConfig.register(EncoderConfig.model_type, EncoderConfig)
 AutoModel.register(EncoderConfig, EncoderModel)
 AutoModelForMaskedLM.register(EncoderConfig, EncoderForMaskedLM)
 AutoModelForSequenceClassification.register(EncoderConfig, EncoderForSequenceClassification)
+AutoModelForImageClassification.register(EncoderConfig, EncoderForImageClassification)
 
 __all__ = [
     "EncoderConfig",
+    "EncoderForImageClassification",
     "EncoderForMaskedLM",
     "EncoderForSequenceClassification",
+    "EncoderForSequenceMatching",
     "EncoderModel",
+    "ImageEncoderModel",
     "from_roberta",
+    "from_vit",
 ]

@@ -6,9 +6,11 @@ from typing import Any, Literal, get_args
 from transformers import PreTrainedConfig
 
 from lln.attention.saving import to_json
+from lln.functional.checks import check_positive
 
 Norm = Literal["post", "pre"]
 Positions = Literal["learned", "none"]
+Pooling = Literal["first", "mean"]
 
 FROM_THE_MODEL = ("dim", "heads", "head_dim", "max_len", "layer", "layers")
 OF_EVERY_CONFIG = (
@@ -26,7 +28,7 @@ OF_EVERY_CONFIG = (
 
 
 class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
-    """Configuration of an encoder; sizes and token ids as in RoBERTa, whose base model it is.
+    """Configuration of an encoder of text or images; by default RoBERTa-base, or ViT's images.
 
     Attributes:
         mixer: what mixes tokens, one of `lln.available()`.
@@ -39,7 +41,13 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
             are not for tokens: see `max_len`.
         hidden_dropout_prob: of embeddings and of both branches of a layer. There is no dropout of
             attention weights: a linear mixer has none to drop.
-        classifier_dropout: in the classification head; `hidden_dropout_prob` by default.
+        pooling: what a sequence or an image is classified by: its `first` real token, which of an
+            image is the class token, or the `mean` over its real tokens, or patches.
+        classifier_dropout: in the head of a classifier. By default `hidden_dropout_prob` in
+            RoBERTa's head, which is that of `first` tokens of text, and none in the others.
+        image_size: height and width of images, a multiple of `patch_size`.
+        patch_size: height and width of the squares that are the tokens of an image.
+        num_channels: of images.
     """
 
     model_type = "lln"
@@ -57,7 +65,11 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
     type_vocab_size: int = 1
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
+    pooling: Pooling = "first"
     classifier_dropout: float | None = None
+    image_size: int = 224
+    patch_size: int = 16
+    num_channels: int = 3
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
     pad_token_id: int = 1
@@ -67,10 +79,20 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
 
     def __post_init__(self, **others: Any) -> None:
         self._refuse_unknown(others)
-        for name, choices in (("norm", Norm), ("positions", Positions)):
-            value, valid = getattr(self, name), get_args(choices)
-            if value not in valid:
-                raise ValueError(f"{name} must be one of {', '.join(valid)}, got {value!r}")
+        choices = {"norm": Norm, "positions": Positions, "pooling": Pooling}
+        for name, valid in choices.items():
+            value = getattr(self, name)
+            if value not in get_args(valid):
+                raise ValueError(
+                    f"{name} must be one of {', '.join(get_args(valid))}, got {value!r}"
+                )
+        for name in ("image_size", "patch_size", "num_channels"):
+            check_positive(name, getattr(self, name))
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                "image_size must be a multiple of patch_size, got "
+                f"image_size={self.image_size}, patch_size={self.patch_size}"
+            )
         for option in FROM_THE_MODEL:
             if option in self.mixer_options:
                 raise ValueError(f"mixer_options: {option} comes from the model, leave it out")
@@ -92,5 +114,10 @@ class EncoderConfig(PreTrainedConfig):  # type: ignore[misc]
 
     @property
     def max_len(self) -> int:
-        """The longest sequence, in tokens."""
+        """The longest text, in tokens."""
         return self.max_position_embeddings - self.pad_token_id - 1
+
+    @property
+    def image_len(self) -> int:
+        """The tokens of an image: its patches and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1

@@ -9,15 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.activations import ACT2FN
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import can_return_tuple
 
-from lln.attention import Mixer
-from lln.attention.saving import finish_loading, from_json, real_float32
+from lln.attention.saving import finish_loading
 from lln.models.configuration import EncoderConfig
-from lln.registry import build, build_core, entry
+from lln.models.layers import EncoderLayer, norm_of
 
 
 class EncoderPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
@@ -39,20 +36,58 @@ class EncoderPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
         """As transformers' own, but weights and config have to agree about the mixer."""
         model, info = super().from_pretrained(*args, output_loading_info=True, **options)
         finish_loading(model, ".mixer.", info)
+        absent = sorted(key for key in info["missing_keys"] if "embeddings." in key)
+        if absent:  # text and images have the same config, and transformers would only warn
+            raise ValueError(
+                f"{cls.__name__} reads what the weights were not made for, they lack {absent[0]}: "
+                f"load them as the {' or '.join(model.config.architectures or ['model'])} they are"
+            )
         return (model, info) if output_loading_info else model
 
 
-class EncoderModel(EncoderPreTrainedModel):
+class LayeredModel(EncoderPreTrainedModel):
+    """Embeddings, the layers, and a norm at the end if the layers have theirs first.
+
+    Args:
+        config: of the encoder.
+        embeddings: makes tokens of what the model reads.
+        max_len: how many at most.
+    """
+
+    def __init__(self, config: EncoderConfig, embeddings: nn.Module, max_len: int) -> None:
+        super().__init__(config)
+        self.embeddings = embeddings
+        self.layers = nn.ModuleList(
+            EncoderLayer(config, layer, max_len) for layer in range(config.num_hidden_layers)
+        )
+        self.norm = norm_of(config) if config.norm == "pre" else nn.Identity()
+        self.post_init()
+
+    def encode(
+        self, x: Tensor, key_mask: Tensor | None, output_hidden_states: bool | None
+    ) -> BaseModelOutput:
+        """Runs embedded tokens `(B, N, C)` through the layers; arguments as in `EncoderModel`."""
+        if self.config.output_attentions:
+            raise ValueError(
+                "config.output_attentions: a mixer returns no weights; see lln.instruments.record"
+            )
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        states = [x]
+        for layer in self.layers:
+            x = layer(x, key_mask)
+            states.append(x)
+        x = states[-1] = self.norm(x)
+        return BaseModelOutput(
+            last_hidden_state=x, hidden_states=tuple(states) if output_hidden_states else None
+        )
+
+
+class EncoderModel(LayeredModel):
     """Token ids in, a vector for each token out."""
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(
-            EncoderLayer(config, layer) for layer in range(config.num_hidden_layers)
-        )
-        self.norm = _norm(config) if config.norm == "pre" else nn.Identity()
-        self.post_init()
+        super().__init__(config, Embeddings(config), config.max_len)
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -75,25 +110,10 @@ class EncoderModel(EncoderPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
-        if self.config.output_attentions:
-            raise ValueError(
-                "config.output_attentions: a mixer returns no weights; see lln.instruments.record"
-            )
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        words = (
-            self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        )
-        key_mask = _key_mask(attention_mask, words.shape[:2])
+        words = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        key_mask = key_mask_of(attention_mask, words.shape[:2])
         x = self.embeddings(words, input_ids, key_mask, token_type_ids)  # (B, N, C)
-        states = [x]
-        for layer in self.layers:
-            x = layer(x, key_mask)
-            states.append(x)
-        x = states[-1] = self.norm(x)
-        return BaseModelOutput(
-            last_hidden_state=x, hidden_states=tuple(states) if output_hidden_states else None
-        )
+        return self.encode(x, key_mask, output_hidden_states)
 
 
 class Embeddings(nn.Module):
@@ -109,7 +129,7 @@ class Embeddings(nn.Module):
             rows = config.max_position_embeddings
             self.position_embeddings = nn.Embedding(rows, size, padding_idx=self.pad)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        self.norm = _norm(config)
+        self.norm = norm_of(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -143,74 +163,15 @@ class Embeddings(nn.Module):
         return real.cumsum(1) * real + self.pad
 
 
-class EncoderLayer(GradientCheckpointingLayer):  # type: ignore[misc]
-    """A mixer and a feed-forward network, each in a residual branch with a norm."""
-
-    def __init__(self, config: EncoderConfig, layer: int) -> None:
-        super().__init__()
-        self.norm_first = config.norm == "pre"
-        self.mixer = build_mixer(config, layer)
-        self.mixer_norm = _norm(config)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = _norm(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Maps `(B, N, C)` to the same shape."""
-        if self.norm_first:
-            x = x + self.dropout(self.mixer(self.mixer_norm(x), key_mask=key_mask))
-            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        else:
-            x = self.mixer_norm(x + self.dropout(self.mixer(x, key_mask=key_mask)))
-            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
-        return x
-
-
-class FeedForward(nn.Module):
-    """Two linear layers with an activation between them."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.expand = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.contract = nn.Linear(config.intermediate_size, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.contract(self.activation(self.expand(x)))
-        return out
-
-
-def build_mixer(config: EncoderConfig, layer: int) -> Mixer:
-    """The mixer of a layer. It starts as it was built; only projections around a core do not."""
-    name, dim, heads = config.mixer, config.hidden_size, config.num_attention_heads
-    options = {"max_len": config.max_len, **from_json(config.mixer_options)}
-    own: Any
-    if entry(name).kind == "core":
-        with real_float32():
-            own = build_core(name, heads=heads, head_dim=dim // heads, **options)
-        # While a checkpoint is loaded the model has no memory yet; a core always has.
-        device = torch.get_default_device()
-        mixer = (own if device.type == "meta" else own.to(device)).as_mixer(dim)
-    else:
-        place = {"layer": layer, "layers": config.num_hidden_layers}
-        own = mixer = build(name, dim=dim, heads=heads, **place, **options)
-    for part in own.modules():
-        part.starts_by_itself = True
-    assert isinstance(mixer, Mixer)
-    return mixer
-
-
-def _norm(config: EncoderConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-
-def _key_mask(attention_mask: Tensor | None, shape: torch.Size) -> Tensor | None:
-    """`(B, N)` bool, True = keep."""
+def key_mask_of(
+    attention_mask: Tensor | None, shape: torch.Size, name: str = "attention_mask"
+) -> Tensor | None:
+    """`(B, N)` bool, True = keep, of the mask that a caller gave as `name`."""
     if attention_mask is None:
         return None
     if attention_mask.shape != shape or attention_mask.is_floating_point():
         raise ValueError(
-            f"attention_mask must be bool or integer (B, N) = {tuple(shape)} with 1 = keep, got "
+            f"{name} must be bool or integer (B, N) = {tuple(shape)} with 1 = keep, got "
             f"{attention_mask.dtype} {tuple(attention_mask.shape)}"
         )
     return attention_mask.bool()

@@ -1,4 +1,4 @@
-"""Heads of the encoder: masked language modelling and classification, as RoBERTa's."""
+"""Heads of the encoder of text: masked language modelling and classification."""
 
 import torch
 import torch.nn.functional as F
@@ -7,8 +7,9 @@ from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutp
 from transformers.utils import can_return_tuple
 
 from lln.models.configuration import EncoderConfig
-from lln.models.encoder import EncoderModel, EncoderPreTrainedModel
+from lln.models.encoder import EncoderModel, EncoderPreTrainedModel, key_mask_of
 from lln.models.losses import IGNORED, classification_loss, cross_entropy
+from lln.models.pooling import pool
 
 
 class EncoderForMaskedLM(EncoderPreTrainedModel):
@@ -98,7 +99,8 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.encoder = EncoderModel(config)
-        self.classifier = ClassificationHead(config)
+        by_first = config.pooling == "first"
+        self.classifier = ClassificationHead(config) if by_first else ArenaHead(config)
         self.post_init()
 
     @can_return_tuple  # type: ignore[untyped-decorator]
@@ -112,7 +114,7 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
         output_hidden_states: bool | None = None,
         num_items_in_batch: int | Tensor | None = None,
     ) -> SequenceClassifierOutput:
-        """Classifies by the first real token; arguments are those of `EncoderModel`, and two more.
+        """Classifies by what `config.pooling` says; arguments of `EncoderModel`, and two more.
 
         `labels` are classes `(B,)`; numbers `(B,)` or `(B, num_labels)` for a regression; or, where
         several classes may hold at once, 1.0 and 0.0 `(B, num_labels)`. Which of these they are
@@ -128,9 +130,8 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
             return_dict=True,
         )
         x = outputs.last_hidden_state
-        # RoBERTa's first token stands at 0; where padding is on the left, it does not.
-        first = 0 if attention_mask is None else attention_mask.bool().int().argmax(1)  # (B,)
-        logits = self.classifier(x[torch.arange(len(x), device=x.device), first])
+        key_mask = key_mask_of(attention_mask, x.shape[:2])
+        logits = self.classifier(pool(x, key_mask, self.config.pooling))
         loss = None
         if labels is not None:
             loss = classification_loss(logits, labels, self.config, num_items_in_batch)
@@ -139,8 +140,80 @@ class EncoderForSequenceClassification(EncoderPreTrainedModel):
         )
 
 
+class EncoderForSequenceMatching(EncoderPreTrainedModel):
+    """The encoder and a label for each pair of texts, which never see each other in it.
+
+    This is the dual encoder of the Long Range Arena's Retrieval: Tay et al. 2021, arXiv 2011.04006,
+    `classifier_head_dual` of its code, with the single hidden layer of Skyformer's `SCHeadDual`.
+    """
+
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.encoder = EncoderModel(config)
+        self.classifier = ArenaHead(config, vectors=4)
+        self.post_init()
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        other_input_ids: Tensor | None = None,
+        other_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+    ) -> SequenceClassifierOutput:
+        """Classifies by both texts, each of which becomes one vector by `config.pooling`.
+
+        Args:
+            input_ids: `(B, N)`, the first texts.
+            attention_mask: `(B, N)`, as in `EncoderModel`.
+            other_input_ids: `(B, M)`, the second texts.
+            other_attention_mask: `(B, M)`.
+            labels: as in `EncoderForSequenceClassification`.
+            output_hidden_states: as in `EncoderModel`; states are `(2 B, max(N, M), C)`, those of
+                the first texts first.
+            num_items_in_batch: as in `EncoderForSequenceClassification`.
+        """
+        if other_input_ids is None or len(other_input_ids) != len(input_ids):
+            raise ValueError(
+                f"other_input_ids must be the {len(input_ids)} second texts of {len(input_ids)} "
+                f"pairs, got {None if other_input_ids is None else len(other_input_ids)}"
+            )
+        first = key_mask_of(attention_mask, input_ids.shape)
+        second = key_mask_of(other_attention_mask, other_input_ids.shape, "other_attention_mask")
+        ids, key_mask = self._side_by_side((input_ids, first), (other_input_ids, second))
+        outputs = self.encoder(
+            ids, key_mask, output_hidden_states=output_hidden_states, return_dict=True
+        )
+        pooled = pool(outputs.last_hidden_state, key_mask, self.config.pooling)  # (2 B, C)
+        a, b = pooled.chunk(2)
+        logits = self.classifier(torch.cat([a, b, a * b, a - b], 1))
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states
+        )
+
+    def _side_by_side(self, *texts: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+        """Both texts as one batch, padded: each layer then runs once, and is measured once."""
+        longest = max(ids.shape[1] for ids, _ in texts)
+        padded, masks = [], []
+        for ids, mask in texts:
+            missing = (0, longest - ids.shape[1])
+            mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+            padded.append(F.pad(ids, missing, value=self.config.pad_token_id))
+            masks.append(F.pad(mask, missing, value=False))
+        return torch.cat(padded), torch.cat(masks)  # (2 B, N) each
+
+
 class ClassificationHead(nn.Module):
-    """Two layers on a vector."""
+    """RoBERTa's two layers on a vector."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -153,4 +226,19 @@ class ClassificationHead(nn.Module):
         """Maps `(B, C)` to `(B, num_labels)`."""
         x = self.dense(self.dropout(x)).tanh()
         out: Tensor = self.out(self.dropout(x))
+        return out
+
+
+class ArenaHead(nn.Module):
+    """The Long Range Arena's two layers on one vector or several: `classifier_head` of its code."""
+
+    def __init__(self, config: EncoderConfig, vectors: int = 1) -> None:
+        super().__init__()
+        self.dense = nn.Linear(vectors * config.hidden_size, config.intermediate_size)
+        self.dropout = nn.Dropout(config.classifier_dropout or 0.0)
+        self.out = nn.Linear(config.intermediate_size, config.num_labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps `(B, vectors · C)` to `(B, num_labels)`."""
+        out: Tensor = self.out(self.dropout(self.dense(x).relu()))
         return out

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import RobertaForMaskedLM, RobertaForSequenceClassification, RobertaModel
 
-from lln.models.configuration import EncoderConfig
+from lln.models.copying import config_like, give_weights
 from lln.models.encoder import EncoderModel, EncoderPreTrainedModel
 from lln.models.heads import EncoderForMaskedLM, EncoderForSequenceClassification
 
@@ -13,7 +13,6 @@ OURS = {
     RobertaForMaskedLM: EncoderForMaskedLM,
     RobertaForSequenceClassification: EncoderForSequenceClassification,
 }
-# What part of a weight's name becomes what, in this order.
 NAMES = {
     "encoder.layer.": "layers.",
     "roberta.": "encoder.",
@@ -45,20 +44,4 @@ def from_roberta(model: Any) -> EncoderPreTrainedModel:
         raise TypeError(f"from_roberta takes one of {known}, got {type(model).__name__}")
     if model.config.is_decoder or model.config.add_cross_attention:
         raise ValueError("from_roberta takes encoders: config.is_decoder must be False")
-    ours = OURS[type(model)](_config(model.config))
-    ours.to(model.device, model.dtype).train(model.training)
-    weights = {_name(key): x for key, x in model.state_dict().items() if key not in LEFT_OUT}
-    ours.load_state_dict(weights)
-    return ours
-
-
-def _config(config: Any) -> EncoderConfig:
-    fields = (*EncoderConfig.__annotations__, "id2label", "label2id", "problem_type")
-    same = {field: getattr(config, field) for field in fields if hasattr(config, field)}
-    return EncoderConfig(**same, mixer="softmax")
-
-
-def _name(key: str) -> str:
-    for theirs, ours in NAMES.items():
-        key = key.replace(theirs, ours)
-    return key
+    return give_weights(model, OURS[type(model)](config_like(model.config)), NAMES, LEFT_OUT)

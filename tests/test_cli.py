@@ -10,6 +10,7 @@ from lln import cli
 from lln.bench import overview
 from lln.bench.timing import Peak
 from lln.cli import app as commands
+from lln.cli import bench
 from lln.matching.calibration import load
 
 
@@ -56,16 +57,37 @@ def test_bench_op(tmp_path):
     result = run("bench", "op", *sizes, "--attn", "lln,authors", "--no-memory", "--out", str(out))
     assert result.exit_code == 0, result.output
     assert "N=48" in result.stdout
-    assert {p.name for p in out.iterdir()} == {"op.json", "op.png"}
+    assert {p.name for p in out.iterdir()} == {"op.json", "op.md", "op.png"}
     report = json.loads((out / "op.json").read_text())
     assert report["setting"]["n"] == [32, 48, 64]
-    names = ["products", "authors", "lln"]
+    names = ["products", "sdpa", "authors", "lln"]
     assert [row["case"] for row in report["results"]] == names * 3
+
+
+def test_red_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "lln.bench.contract.red", lambda name, **_: "why" if name == "elu" else None
+    )
+    args = ("--n", "32", "--heads", "1", "--repeats", "1", "--attn", "elu,relu", "--no-memory")
+    result = run("bench", "op", *args, "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert "relu" in result.stdout
+    assert "why" in result.stdout
+    assert result.stderr.endswith("error: not timed, as the contract is broken: elu\n")
+    assert run("bench", "op", *args, "--no-gate", "--out", str(tmp_path)).exit_code == 0
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(bench, "installed", lambda: [])
+    result = run("bench", "op", "--attn", "peer_performer")
+    assert result.exit_code == 2
+    expected = "error: '--attn' peer_performer needs a package: pip install 'lln[peers]'\n"
+    assert result.stderr == expected
 
 
 @pytest.mark.parametrize(("load", "noted"), [(0.0, False), (None, False), (1e3, True)])
 def test_a_busy_machine_is_noted(load, noted, monkeypatch, tmp_path):
-    monkeypatch.setattr(commands, "load", lambda: load)
+    monkeypatch.setattr(bench, "load", lambda: load)
     args = ("--n", "32", "--heads", "1", "--repeats", "1", "--attn", "lln", "--no-memory")
     args = (*args, "--out", str(tmp_path))
     assert ("this machine is busy" in run("bench", "op", *args).stderr) is noted
@@ -97,6 +119,15 @@ def test_calibrate(tmp_path, monkeypatch):
         (("bench", "op", "--dtype", "int8"), ("'--dtype'", "'int8'", "bfloat16")),
         (("bench", "op", "--device", "abacus"), ("'--device'", "'abacus'", "cpu")),
         (("bench", "op", "--heads", "0"), ("'--heads'", "1")),
+        (("bench", "op", "--passes", "sideways"), ("'--passes'", "'sideways'", "decoding")),
+        (("bench", "decode"), ("'decode'", "op")),
+        (("bench", "model", "--model", "huge"), ("'--model'", "'huge'", "base", "4x256x4")),
+        (("bench", "model", "--model", "2x10x3"), ("'--model'", "10", "3 heads")),
+        (("bench", "model", "--model", "lra", "--n", "8"), ("lra", "'--n'")),
+        (("bench", "model", "--mixers", "lln+blok=1"), ("'lln'", "'blok'", "matching")),
+        (("bench", "model", "--mixers", "nonsense"), ("'nonsense'", "lln_diag")),
+        (("bench", "long", "--heads-at-once", "3"), ("heads_at_once", "heads=8")),
+        (("bench", "long", "--attn", "nonsense"), ("'--attn'", "'nonsense'", "lln_diag")),
         (("bench", "op", "--heads", "few"), ("'--heads'", "integer")),
         (("bench", "op", "--nonsense"), ("--nonsense",)),
         (("bench", "nonsense"), ("'nonsense'", "op")),
@@ -147,8 +178,18 @@ def test_without_matplotlib_the_overview_says_so(monkeypatch):
     assert result.stderr == "error: the picture needs matplotlib: pip install 'lln[bench]'\n"
 
 
+def test_without_transformers_the_models_say_so(monkeypatch):
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    result = run("bench", "model")
+    assert result.exit_code == 2
+    expected = "error: lln bench model needs transformers: pip install 'lln[train]'\n"
+    assert result.stderr == expected
+
+
 def test_the_package_needs_torch_alone():
-    modules = "lln, lln.cli, lln.instruments, lln.bench.op, lln.bench.overview, lln.bench.figure"
-    blocked = "('typer', 'rich', 'matplotlib', 'scipy')"
+    benches = "contract, curves, figure, long, model, model_tables, op, op_tables, overview"
+    modules = ", ".join(f"lln.bench.{name}" for name in benches.split(", "))
+    modules = f"lln, lln.cli, lln.instruments, {modules}"
+    blocked = "('typer', 'rich', 'matplotlib', 'scipy', 'transformers')"
     script = f"import sys; sys.modules.update(dict.fromkeys({blocked})); import {modules}"
     subprocess.run([sys.executable, "-c", script], check=True)

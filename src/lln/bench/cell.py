@@ -1,64 +1,85 @@
-"""The process in which one `Cell` is measured: `python -m lln.bench.cell '{"case": "lln", …}'`.
+"""The process in which one call is measured alone: see `lln.bench.timing.Alone`.
 
-It prints a `Peak` as JSON. The resident set is the honest measure on a CPU, because it sees what
-libraries allocate behind torch's back; a process of its own keeps one cell from hiding in memory
-that another has freed.
+It prints a `Peak` or a `Spent` as JSON. The resident set is the honest measure of memory on a CPU,
+because it sees what libraries allocate behind torch's back; a process of its own keeps one cell
+from hiding in memory that another has freed.
 """
 
+import gc
 import json
 import sys
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 import torch
 
-from lln.bench import cases, instruments
-from lln.bench.timing import Cell, Peak, synchronise
+from lln.bench.timing import OUT_OF_MEMORY, Alone, Peak, Spent, synchronise
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-WARM_UP = 64  # tokens
 
 
 def main() -> None:
     """Measures the cell that the command line describes."""
+    request = json.loads(sys.argv[1])
+    module, _, name = request["kind"].partition(":")
+    cell: Alone = getattr(import_module(module), name)(**request["cell"])
+    found: Peak | Spent
     try:
-        peak = Peak(measure(Cell(**json.loads(sys.argv[1]))))
+        if request["measure"] == "memory":
+            found = measure_memory(cell)
+        else:
+            found = measure_time(cell, **request["options"])
     except (RuntimeError, MemoryError) as error:
         # torch has no type of its own for a CPU allocation that fails.
         if "memory" not in str(error) and not isinstance(error, MemoryError):
             raise
-        peak = Peak(None, "out of memory")
-    sys.stdout.write(json.dumps(asdict(peak)) + "\n")
+        found = Peak(None, OUT_OF_MEMORY)
+        if request["measure"] == "time":
+            found = Spent(None, OUT_OF_MEMORY)
+    sys.stdout.write(json.dumps(asdict(found)) + "\n")
 
 
-def measure(cell: Cell) -> int | None:
-    """Bytes that the call needs beyond its inputs; None where the system does not tell."""
-    torch.set_num_threads(cell.threads)
-    device = torch.device(cell.device)
+def measure_memory(cell: Alone) -> Peak:
+    """Bytes that the call needs; None where the system does not tell."""
+    device = _warm_up(cell)
     if device.type == "cpu" and _resident_peak() is None:
-        return None
-    sizes = (cell.batch, cell.heads, cell.n, cell.head_dim)
-    # Small inputs first: thread pools and code that is loaded late are not the call's memory.
-    small = (*sizes[:2], min(cell.n, WARM_UP), sizes[3])
-    _prepare(cell, small, device)()
-    call = _prepare(cell, sizes, device)
+        return Peak(None)
+    bare = _start(device)
+    call = cell.prepare()
     before = _start(device)
     call()
     synchronise(device)
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) - before
-    return (_resident_peak() or 0) - before
+        peak = torch.cuda.max_memory_allocated(device)
+    else:
+        peak = _resident_peak() or 0
+    return Peak(peak - before, total=peak - bare)
 
 
-def _prepare(
-    cell: Cell, sizes: tuple[int, int, int, int], device: torch.device
-) -> Callable[[], object]:
-    dtype = getattr(torch, cell.dtype)
-    inputs = cases.inputs(*sizes, dtype=dtype, device=device)
-    case = instruments.CASES.get(cell.case) or cases.find(cell.case)
-    return cases.call(case, inputs, backward=cell.backward)
+def measure_time(cell: Alone, repeats: float, budget: float) -> Spent:
+    """The median of some calls, without the first if there are others."""
+    device = _warm_up(cell)
+    call, samples = cell.prepare(), list[float]()
+    while len(samples) <= repeats and (not samples or sum(samples) < budget):
+        synchronise(device)
+        start = time.perf_counter()
+        call()
+        synchronise(device)
+        samples.append(time.perf_counter() - start)
+    samples = samples[1:] or samples
+    return Spent(median(samples), calls=len(samples))
+
+
+def _warm_up(cell: Alone) -> torch.device:
+    """A small call first: thread pools and code that is loaded late are not the call's."""
+    torch.set_num_threads(cell.threads)
+    cell.prepare(small=True)()
+    gc.collect()
+    return torch.device(cell.device)
 
 
 def _start(device: torch.device) -> int:

@@ -1,163 +1,156 @@
-"""`lln bench decode`: time per token and memory of the past, early and late in a long text."""
+"""Decoding: time per token and memory of the past, after short and long texts."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import lln
-from lln.bench import cases, record
-from lln.bench.timing import interleave, rounds, threads
-from lln.files import write_json
+from lln.bench import cases
+from lln.bench.references import REFERENCES
+from lln.bench.timing import Timing, interleave, rounds
 from lln.functional.recurrent import state_tensors
+from lln.registry import available, entry
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-REFERENCE = "softmax"  # with the keys and values of all tokens so far
-RECURRENT = ("lln", "lln_diag")
 AT_ONCE = 16  # tokens per timed call, whose mean hides how coarse a clock is
-Step = Callable[[Tensor, Tensor, Tensor, Any], Any]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is measured: one layer that decodes.
+class Decoder(ABC):
+    """One attention that has read `n` tokens and goes on."""
 
-    Attributes:
-        tokens: after how many, the first being what the others are compared with.
-        repeats: rounds of timing, see `interleave`.
-    """
+    def __init__(self, name: str, x: cases.Inputs, n: int) -> None:
+        self.name, self.x, self.n = name, x, n
 
-    tokens: tuple[int, ...] = (100, 1000, 10_000)
-    batch: int = 1
-    heads: int = 12
-    head_dim: int = 64
-    threads: int = 2
-    repeats: int = 9
+    @abstractmethod
+    def some_tokens(self) -> object:
+        """Reads `AT_ONCE` more, and forgets them again."""
 
     @property
-    def steps(self) -> int:
-        """How often `run` calls `advance`."""
-        names = (REFERENCE, *RECURRENT)
-        return len(RECURRENT) * len(self.tokens) + rounds(
-            len(names) * len(self.tokens), self.repeats
-        )
+    @abstractmethod
+    def bytes(self) -> int:
+        """What the past takes."""
+
+    def token(self, place: int) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of one token."""
+        here = slice(place, place + 1)
+        return self.x.q[:, :, here], self.x.k[:, :, here], self.x.v[:, :, here]
+
+    def past(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of the text that was read."""
+        return self.x.q[:, :, : self.n], self.x.k[:, :, : self.n], self.x.v[:, :, : self.n]
 
 
-def _recurrent(name: str, x: cases.Inputs) -> Step:
-    core = lln.build_core(name, heads=x.q.shape[1], head_dim=x.q.shape[3])
-    with lln.matching.calibrating(core):
-        core(x.q, x.k, x.v, causal=True)
+class _Products(Decoder):
+    """A sum of kᵀ v, which every linear attention keeps in some form: the limit."""
 
-    def step(q: Tensor, k: Tensor, v: Tensor, state: Any) -> Any:
-        return core.recurrent(q, k, v, state)[1]  # type: ignore[operator]
+    def __init__(self, name: str, x: cases.Inputs, n: int) -> None:
+        super().__init__(name, x, n)
+        _, k, v = self.past()
+        self.state = k.mT @ v  # (B, H, D, D)
 
-    return step
+    def some_tokens(self) -> object:
+        state = self.state
+        for place in range(AT_ONCE):
+            q, k, v = self.token(place)
+            state = state + k.mT @ v
+            q @ state
+        return state
+
+    @property
+    def bytes(self) -> int:
+        return self.state.nbytes
 
 
-def _softmax(q: Tensor, k: Tensor, v: Tensor, state: Any) -> Any:
-    keys, values = torch.cat([state[0], k], 2), torch.cat([state[1], v], 2)
-    F.scaled_dot_product_attention(q, keys, values)
-    return keys, values
+class _Softmax(Decoder):
+    """SDPA over all keys and values, in memory that was set aside: nothing is copied."""
+
+    def __init__(self, name: str, x: cases.Inputs, n: int) -> None:
+        super().__init__(name, x, n)
+        _, k, v = self.past()
+        self.keys, self.values = (F.pad(part, (0, 0, 0, AT_ONCE)) for part in (k, v))
+
+    def some_tokens(self) -> object:
+        for place in range(AT_ONCE):
+            q, k, v = self.token(place)
+            end = self.n + place + 1
+            self.keys[:, :, end - 1 : end], self.values[:, :, end - 1 : end] = k, v
+            F.scaled_dot_product_attention(q, self.keys[:, :, :end], self.values[:, :, :end])
+        return self.keys
+
+    @property
+    def bytes(self) -> int:
+        return sum(part[:, :, : self.n].nbytes for part in (self.keys, self.values))
+
+
+class _Recurrent(Decoder):
+    """A mechanism with a state."""
+
+    def __init__(self, name: str, x: cases.Inputs, n: int) -> None:
+        super().__init__(name, x, n)
+        self.core: Any = cases.build_core(name, x.q.shape[1], x.q.shape[3], n).to(x.q.device)
+        self.state = self.core.recurrent(*self.past())[1]  # type: ignore[operator]
+
+    def some_tokens(self) -> object:
+        state = self.state
+        for place in range(AT_ONCE):
+            state = self.core.recurrent(*self.token(place), state)[1]
+        return state
+
+    @property
+    def bytes(self) -> int:
+        # Of storages: a view would keep all of its base alive.
+        return sum(part.untyped_storage().nbytes() for part in state_tensors(self.state))
+
+
+DECODERS: dict[str, type[Decoder]] = {"products": _Products, "sdpa": _Softmax}
+
+
+def decodable(names: Sequence[str]) -> list[str]:
+    """Those of the cases that go on token by token."""
+    return [name for name in names if _decoder(name) is not None]
+
+
+def _decoder(name: str) -> type[Decoder] | None:
+    if name in REFERENCES or name not in available():
+        return DECODERS.get(name)
+    return _Recurrent if hasattr(entry(name).cls, "recurrent") else None
+
+
+def steps(names: Sequence[str], lengths: Sequence[int], repeats: int) -> int:
+    """How often `measure` calls `advance`."""
+    return rounds(len(decodable(names)) * len(lengths), repeats)
 
 
 @torch.no_grad()
-def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Measures, and returns what `decode.json` holds."""
-    load = record.load()
-    longest = max(*setting.tokens, AT_ONCE)
-    x = cases.inputs(setting.batch, setting.heads, longest, setting.head_dim)
-    steps: dict[str, Step] = {REFERENCE: _softmax}
-    states: dict[str, dict[int, Any]] = {
-        REFERENCE: {n: (x.k[:, :, :n].clone(), x.v[:, :, :n].clone()) for n in setting.tokens}
-    }
-    calls = {}
-    with threads(setting.threads):
-        for name in RECURRENT:
-            steps[name] = _recurrent(name, x)
-            states[name] = _decode(steps[name], x, setting.tokens, advance)
-        for name, step in steps.items():
-            for n, state in states[name].items():
-                calls[f"{name} {n}"] = _some_tokens(step, x, state)
-        timings = interleave(calls, repeats=setting.repeats, seconds=0.05, advance=advance)
-    results = []
-    for name in steps:
-        for n, state in states[name].items():
-            seconds, first = (timings[f"{name} {m}"].median for m in (n, setting.tokens[0]))
-            results.append(
-                {
-                    "attention": name,
-                    "tokens": n,
-                    "bytes": sum(x.untyped_storage().nbytes() for x in state_tensors(state)),
-                    "seconds_per_token": seconds / AT_ONCE,
-                    "times_first": seconds / first,
-                    "times_softmax": seconds / timings[f"{REFERENCE} {n}"].median,
-                }
-            )
-    return {
-        "benchmark": "decode",
-        **record.environment(),
-        "load_before": load,
-        "setting": asdict(setting),
-        "results": results,
-    }
+def measure(
+    names: Sequence[str],
+    lengths: Sequence[int],
+    x: cases.Inputs,
+    *,
+    repeats: int,
+    advance: Callable[[], object],
+) -> list[tuple[Decoder, Timing]]:
+    """Time per token, after all lengths in turns: whether it grows is what is asked.
 
-
-def _decode(
-    step: Step, x: cases.Inputs, tokens: tuple[int, ...], advance: Callable[[], object]
-) -> dict[int, Any]:
-    """The states after so many tokens, one by one."""
-    state, states = None, {}
-    for n in range(max(tokens)):
-        state = step(*_token(x, n), state)
-        if n + 1 in tokens:
-            states[n + 1] = state
-            advance()
-    return states
-
-
-def _some_tokens(step: Step, x: cases.Inputs, state: Any) -> Callable[[], object]:
-    def call() -> None:
-        past = state
-        for n in range(AT_ONCE):
-            past = step(*_token(x, n), past)
-
-    return call
-
-
-def _token(x: cases.Inputs, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    return x.q[:, :, n : n + 1], x.k[:, :, n : n + 1], x.v[:, :, n : n + 1]
-
-
-def table(report: dict[str, Any]) -> "Table":
-    """The report for a terminal."""
-    from rich.table import Table
-
-    setting = report["setting"]
-    result = Table(
-        title=f"Decoding: one layer, B={setting['batch']}, H={setting['heads']}, "
-        f"D={setting['head_dim']}, float32, {setting['threads']} CPU threads"
-    )
-    first = f"× at {setting['tokens'][0]:,}"
-    for title in ("attention", "tokens", "bytes of the past", "µs per token", first, "× softmax"):
-        result.add_column(title, justify="left" if title == "attention" else "right")
-    for row in report["results"]:
-        result.add_row(
-            row["attention"],
-            f"{row['tokens']:,}",
-            f"{row['bytes']:,}",
-            f"{row['seconds_per_token'] * 1e6:,.0f}",
-            f"{row['times_first']:.2f}",
-            f"{row['times_softmax']:.2f}",
-        )
-    return result
-
-
-def save(report: dict[str, Any], folder: Path) -> None:
-    """Writes `decode.json` into `folder`."""
-    write_json(folder / "decode.json", report)
+    Args:
+        names: of cases, of which those that cannot decode are left out.
+        lengths: of the text before the token, at most as many as `x` has tokens.
+        x: the text; it needs `AT_ONCE` tokens at least.
+        repeats: rounds, see `interleave`.
+        advance: see `steps`.
+    """
+    decoders = []
+    for name in decodable(names):
+        decoder = _decoder(name)
+        assert decoder is not None
+        decoders += [decoder(name, x, n) for n in lengths]
+    calls = {str(place): decoder.some_tokens for place, decoder in enumerate(decoders)}
+    timings = interleave(
+        calls, repeats=repeats, seconds=0.05, device=x.q.device, advance=advance
+    ).values()
+    return [
+        (decoder, Timing(t.median / AT_ONCE, t.minimum / AT_ONCE, t.calls))
+        for decoder, t in zip(decoders, timings, strict=True)
+    ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import lln
 from lln.bench import cases, record
+from lln.bench.references import Attend
 from lln.bench.timing import Cell, interleave, peak_memory, rounds, threads
 from lln.files import write_json
 from lln.instruments import entropy, matrix_of, spectral_gap, temperature
@@ -20,12 +21,10 @@ ROWS = 256  # of P, in measures that sample
 REFERENCE = "products"
 
 
-def _measuring(
-    name: str, measure: Callable[..., object]
-) -> Callable[[int, int, int], cases.Attend]:
+def _measuring(name: str, measure: Callable[..., object]) -> Callable[[int, int, int], Attend]:
     """A case's `make` for `measure(core, q, k)`."""
 
-    def make(heads: int, head_dim: int, n: int) -> cases.Attend:
+    def make(heads: int, head_dim: int, n: int) -> Attend:
         core = lln.build_core(name, heads=heads, head_dim=head_dim)
 
         def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -4,29 +4,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import lln
-from lln.bench import cases, record
-from lln.bench.timing import Cell, Timing, interleave, peak_memory, rounds, threads
+from lln.bench import cases, contract, decode, record
+from lln.bench.cases import CAUSAL
+from lln.bench.growth import crossover, slope
+from lln.bench.peers import installed
+from lln.bench.references import REFERENCES
+from lln.bench.timing import Cell, Peak, Timing, interleave, peak_memory, rounds, threads
 from lln.files import write, write_json
 from lln.registry import entry
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-PASSES = {"forward": False, "forward+backward": True}
+WHOLE = {"forward": False, "forward+backward": True}  # passes over a whole sequence
+DECODING = "decoding"
+PASSES = (*WHOLE, DECODING)
 LIMIT, PEER = "products", "sdpa"
 LENGTHS = (512, 1024, 2048, 4096)
 FAMILY = ("block_diag", "lln", "lln_diag")
 GROUPS = {
-    "default": (*cases.REFERENCES, *FAMILY),
-    "all": (LIMIT, PEER, *lln.available()),
+    "default": (*REFERENCES, *installed(), *FAMILY),
+    "all": ("naive", *lln.available()),
     "linear": tuple(name for name in lln.available() if entry(name).complexity != "O(N²)"),
+    "peers": tuple(installed()),
 }
 
 
@@ -35,15 +39,21 @@ class Setting:
     """The sizes that a run compares at.
 
     Attributes:
-        names: of `lln.bench.cases.names()`. The bare products are always measured; SDPA, which
-            takes longer than most others together, only if named.
-        n: sequence lengths.
+        names: of `lln.bench.cases.names()`. The bare products and SDPA, to which everything is
+            compared, are always measured.
+        n: sequence lengths; in decoding, of the text before the token.
+        passes: some of `PASSES`.
+        causal: measure the causal forms beside the others, where there are any.
         repeats: rounds, see `interleave`.
         memory: measure the peak of the forward and backward pass too, each in its own process.
+            What then runs out of memory or time is not timed.
+        gate: time only what keeps the contract.
     """
 
     names: Sequence[str] = GROUPS["default"]
     n: Sequence[int] = (8192,)
+    passes: Sequence[str] = PASSES
+    causal: bool = False
     batch: int = 1
     heads: int = 12
     head_dim: int = 64
@@ -52,103 +62,169 @@ class Setting:
     threads: int = 2
     repeats: int = 5
     memory: bool = True
+    gate: bool = True
 
     @property
-    def measured(self) -> list[str]:
-        """The named cases and the bare products, in the order of `cases.names()`."""
-        return [name for name in cases.names() if name in self.names or name == LIMIT]
+    def chosen(self) -> list[str]:
+        """The named cases and those to compare with, in the order of `cases.names()`."""
+        return [name for name in cases.names() if name in (LIMIT, PEER, *self.names)]
+
+    @property
+    def whole(self) -> list[str]:
+        """Of `WHOLE`, the passes to measure."""
+        return [title for title in WHOLE if title in self.passes]
 
     @property
     def steps(self) -> int:
         """How often `run` calls `advance`."""
-        timed = rounds(len(self.measured), self.repeats) * len(PASSES)
-        return (timed + self.memory * len(self.measured)) * len(self.n)
+        names = self.forms(self.chosen)
+        timed = rounds(len(names), self.repeats) * len(self.whole)
+        whole = (timed + bool(self.whole) * self.memory * len(names)) * len(self.n)
+        decoding = decode.steps(self.chosen, self.n, self.repeats) if self.decodes else 0
+        return self.gate * len(self.chosen) + whole + decoding
+
+    @property
+    def decodes(self) -> bool:
+        """Whether decoding is measured."""
+        return DECODING in self.passes
+
+    def forms(self, names: Sequence[str]) -> list[str]:
+        """The cases of these names, the causal ones too if asked for."""
+        causal = (name + CAUSAL for name in names if self.causal and cases.has_causal_form(name))
+        return [*names, *causal]
 
 
 def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Measures, and returns what `op.json` holds."""
-    cases.verify(setting.measured)
-    results, load = [], record.load()
+    load, red = record.load(), {}
     with threads(setting.threads):
-        for n in setting.n:
-            results += _run(setting, n, advance)
+        if setting.gate:
+            red = contract.gate(setting.chosen, device=setting.device, advance=advance)
+        green = [name for name in setting.chosen if name not in red]
+        names, results = setting.forms(green), []
+        if setting.whole:
+            for n in setting.n:
+                results += _run(setting, names, n, advance)
+        decoding = _decode(setting, green, advance) if setting.decodes else []
     return {
         "benchmark": "op",
         **record.environment(setting.device),
         "load_before": load,
         "setting": asdict(setting),
+        "red": red,
         "results": results,
-        "exponents": {name: _exponents(name, results) for name in setting.measured},
+        "exponents": {name: _exponents(setting, name, results) for name in names},
+        "decoding": decoding,
+        "crossovers": {name: _crossovers(setting, name, [*results, *decoding]) for name in names},
     }
 
 
-def _run(setting: Setting, n: int, advance: Callable[[], object]) -> list[dict[str, Any]]:
-    x = cases.inputs(
-        setting.batch,
-        setting.heads,
-        n,
-        setting.head_dim,
-        dtype=getattr(torch, setting.dtype),
-        device=setting.device,
-    )
-    timings = {}
-    for title, backward in PASSES.items():
-        calls = {
-            name: cases.call(cases.find(name), x, backward=backward) for name in setting.measured
-        }
+def _run(
+    setting: Setting, names: Sequence[str], n: int, advance: Callable[[], object]
+) -> list[dict[str, Any]]:
+    x = _inputs(setting, n)
+    peaks = {name: _peak(setting, name, n, advance) for name in names} if setting.memory else {}
+    problems = {name: peak.problem for name, peak in peaks.items() if peak.problem}
+    timings: dict[str, dict[str, Timing]] = {}
+    for title in setting.whole:
+        calls = {}
+        for name in names:
+            try:
+                if name not in problems:
+                    calls[name] = cases.call(cases.find(name), x, backward=WHOLE[title])
+            except (ImportError, ValueError) as error:  # it cannot be made, or not for this
+                problems[name] = str(error)
         timings[title] = interleave(
             calls, repeats=setting.repeats, device=setting.device, advance=advance
         )
-    rows = []
-    for name in setting.measured:
-        saved = saved_bytes(cases.call(cases.find(name), x, backward=True))
-        rows.append(
-            {
-                "n": n,
-                "case": name,
-                **{title: _compare(timings[title], name) for title in PASSES},
-                "saved_bytes_per_token": saved / (setting.batch * n),
-            }
-        )
-        if setting.memory:
-            rows[-1]["peak"] = asdict(peak_memory(_cell(setting, name, n)))
+        for _ in range(rounds(len(names) - len(calls), setting.repeats)):
             advance()
+    rows = []
+    for name in names:
+        row: dict[str, Any] = {"n": n, "case": name, "problem": problems.get(name)}
+        if name not in problems:
+            row |= {title: _compare(timings[title], name) for title in timings}
+            saved = saved_bytes(cases.call(cases.find(name), x, backward=True))
+            row["saved_bytes_per_token"] = saved / (setting.batch * n)
+        if name in peaks:
+            row["peak"] = asdict(peaks[name])
+        rows.append(row)
     return rows
 
 
-def _cell(setting: Setting, name: str, n: int) -> Cell:
+def _inputs(setting: Setting, n: int) -> cases.Inputs:
+    dtype = getattr(torch, setting.dtype)
+    sizes = (setting.batch, setting.heads, n, setting.head_dim)
+    return cases.inputs(*sizes, dtype=dtype, device=setting.device)
+
+
+def _peak(setting: Setting, name: str, n: int, advance: Callable[[], object]) -> Peak:
     same = ("batch", "heads", "head_dim", "dtype", "device", "threads")
-    return Cell(name, n, backward=True, **{key: getattr(setting, key) for key in same})
+    cell = Cell(name, n, backward=True, **{key: getattr(setting, key) for key in same})
+    peak = peak_memory(cell)
+    advance()
+    return peak
 
 
 def _compare(timings: dict[str, Timing], name: str) -> dict[str, Any]:
-    own = timings[name].median
-    return {
+    own, base = timings[name].median, name.removesuffix(CAUSAL)
+    causal = base != name
+    peer = timings.get(PEER + CAUSAL if causal else PEER)
+    found = {
         **asdict(timings[name]),
-        "times_products": own / timings[LIMIT].median,
-        "faster_than_sdpa": timings[PEER].median / own if PEER in timings else None,
+        "times_products": own / timings[LIMIT].median if LIMIT in timings else None,
+        "faster_than_sdpa": peer.median / own if peer else None,
     }
+    if causal:
+        found["times_bidirectional"] = own / timings[base].median if base in timings else None
+    return found
 
 
-def _exponents(name: str, results: list[dict[str, Any]]) -> dict[str, float | None]:
+def _decode(
+    setting: Setting, names: Sequence[str], advance: Callable[[], object]
+) -> list[dict[str, Any]]:
+    x = _inputs(setting, max(*setting.n, decode.AT_ONCE))
+    found = decode.measure(names, setting.n, x, repeats=setting.repeats, advance=advance)
+    by_length: dict[int, dict[str, Timing]] = {n: {} for n in setting.n}
+    for decoder, timing in found:
+        by_length[decoder.n][decoder.name] = timing
+    return [
+        {
+            "n": decoder.n,
+            "case": decoder.name,
+            DECODING: _compare(by_length[decoder.n], decoder.name),
+            "times_shortest": timing.median / by_length[min(setting.n)][decoder.name].median,
+            "bytes": decoder.bytes,
+        }
+        for decoder, timing in found
+    ]
+
+
+def _exponents(
+    setting: Setting, name: str, results: list[dict[str, Any]]
+) -> dict[str, float | None]:
     """How time and memory grow with N: the slopes of their logarithms.
 
     Of times the minima: lengths are measured one after the other, so nothing makes a disturbance
     hit them alike.
     """
     rows = [row for row in results if row["case"] == name]
-    found = {title: slope([(row["n"], row[title]["minimum"]) for row in rows]) for title in PASSES}
+    found = {
+        title: slope([(row["n"], row[title]["minimum"]) for row in rows if title in row])
+        for title in setting.whole
+    }
     peaks = [(row["n"], row.get("peak", {}).get("bytes")) for row in rows]
     return found | {"memory": slope([(n, peak) for n, peak in peaks if peak])}
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """The exponent p of the power law c · xᵖ that fits the points; None for fewer than two."""
-    if len(points) < 2:
-        return None
-    x, y = torch.tensor(points, dtype=torch.float64).log().T
-    x, y = x - x.mean(), y - y.mean()
-    return float((x * y).sum() / x.square().sum())
+def _crossovers(setting: Setting, name: str, rows: list[dict[str, Any]]) -> dict[str, str | None]:
+    """From which length on a case is faster than SDPA, by pass."""
+    found: dict[str, str | None] = dict.fromkeys(setting.passes)
+    for title in setting.passes if name.removesuffix(CAUSAL) != PEER else ():
+        own = {row["n"]: row[title] for row in rows if row["case"] == name and title in row}
+        faster = {n: timing["faster_than_sdpa"] for n, timing in own.items()}
+        found[title] = crossover({n: 1 / ratio for n, ratio in faster.items() if ratio})
+    return found
 
 
 def saved_bytes(call: Callable[[], object]) -> int:
@@ -168,63 +244,11 @@ def saved_bytes(call: Callable[[], object]) -> int:
 
 
 def save(report: dict[str, Any], folder: Path) -> None:
-    """Writes `op.json` and `op.png` into `folder`."""
+    """Writes `op.json`, `op.md` and, of passes over whole sequences, `op.png` into `folder`."""
     from lln.bench.op_figure import draw
+    from lln.bench.op_tables import markdown
 
     write_json(folder / "op.json", report)
-    write(folder / "op.png", partial(draw, report))
-
-
-def tables(report: dict[str, Any]) -> "list[Table]":
-    """The report for a terminal: a table per sequence length and pass, and how cost grows."""
-    setting, result = report["setting"], []
-    for n in setting["n"]:
-        for title, backward in PASSES.items():
-            titles = ["ms", "times\nproducts", "faster\nthan SDPA"]
-            titles += ["saved\nB/token", "peak\nMiB"] if backward else []
-            table = _table(
-                f"{title}: B={setting['batch']}, H={setting['heads']}, N={n}, "
-                f"D={setting['head_dim']}, {setting['dtype']}, {setting['device']}, "
-                f"threads={setting['threads']}",
-                titles,
-            )
-            for row in report["results"]:
-                if row["n"] == n:
-                    memory = [f"{row['saved_bytes_per_token']:,.0f}", _mebibytes(row)]
-                    label = cases.find(row["case"]).label
-                    cells = [*_cells(row[title]), *(memory if backward else [])]
-                    table.add_row(row["case"], label, *cells)
-            result.append(table)
-    if len(setting["n"]) > 1:
-        growth = _table("growth: cost ∝ N to the power of", [*PASSES, "memory"])
-        for name, exponents in report["exponents"].items():
-            cells = ["–" if p is None else f"{p:.2f}" for p in exponents.values()]
-            growth.add_row(name, cases.find(name).label, *cells)
-        result.append(growth)
-    return result
-
-
-def _table(title: str, columns: Sequence[str]) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.HORIZONTALS, padding=(0, 1, 0, 0), title=title)
-    table.add_column("case", style="bold", no_wrap=True)
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _cells(timing: dict[str, Any]) -> list[str]:
-    milliseconds, faster = 1e3 * timing["median"], timing["faster_than_sdpa"]
-    return [
-        f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}",
-        f"{timing['times_products']:.2f}",
-        "–" if faster is None else f"{faster:.2f}×" if faster < 10 else f"{faster:.0f}×",
-    ]
-
-
-def _mebibytes(row: dict[str, Any]) -> str:
-    peak = row.get("peak", {"bytes": None, "problem": None})
-    return str(peak["problem"] or "–") if peak["bytes"] is None else f"{peak['bytes'] / 2**20:,.0f}"
+    write(folder / "op.md", lambda file: file.write_text(markdown(report), encoding="utf-8"))
+    if report["results"]:
+        write(folder / "op.png", partial(draw, report))

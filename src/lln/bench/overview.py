@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import lln
-from lln.bench import cases, record
+from lln.bench import cases, contract, record
 from lln.bench.timing import Cell, Peak, interleave, peak_memory, rounds, threads
 from lln.files import write, write_json
 from lln.instruments import entropy, matrix_of, spectral_gap
@@ -57,7 +57,8 @@ class Setting:
 
 def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
     """Measures, and returns what `overview.json` holds."""
-    cases.verify(COMPARED)
+    if red := contract.gate(COMPARED):
+        raise RuntimeError(f"not timed, as the contract is broken: {red}")
     results, load = [], record.load()
     with threads(setting.threads):
         for n in setting.n:

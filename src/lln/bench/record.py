@@ -30,6 +30,17 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     }
 
 
+def origin(report: dict[str, Any]) -> str:
+    """A sentence that says where a report was made."""
+    machine = report["machine"]
+    place = machine.get("gpu") or f"{machine['processor']} ({machine['cores']} cores)"
+    return (
+        f"Measured on {place}, {machine['system']}, with lln {report['lln']} "
+        f"({report['commit'] or 'installed'}), torch {report['torch']}, "
+        f"Python {report['python']}, {report['date']}."
+    )
+
+
 def load() -> float | None:
     """How many programs wanted a core in the last minute; None where the system does not tell."""
     try:

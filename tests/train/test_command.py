@@ -1,4 +1,4 @@
-"""`lln pretrain` and `lln finetune` on the command line."""
+"""`lln pretrain`, `finetune`, `vit` and `lra` on the command line."""
 
 import re
 
@@ -47,13 +47,24 @@ def test_errors_are_one_line(config, words, message):
     assert message in line
 
 
-@pytest.mark.parametrize("command", ["pretrain", "finetune"])
+@pytest.mark.parametrize("command", ["pretrain", "finetune", "vit"])
 def test_help_teaches(command):
     shown = " ".join(invoke(command, "--help").output.split())
     assert f"lln {command} experiments/{command}-smoke.toml" in shown
     assert "--restart" in shown
 
 
+def test_the_arena_lists_its_tasks():
+    shown = " ".join(invoke("lra", "--help").output.split())
+    for task in ("listops", "text", "retrieval", "image", "pathfinder", "pathx", "table"):
+        assert f" {task} " in shown
+    assert "lln lra text experiments/lra-smoke.toml" in invoke("lra", "text", "--help").output
+    done = invoke("lra", "listop", "experiments/lra-smoke.toml")
+    assert "'listop' is not one of the commands listops, text" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_without_the_extra_the_message_names_it(config, monkeypatch):
     monkeypatch.setattr("lln.cli.train.find_spec", lambda name: None)
-    assert "pip install 'lln[train]'" in invoke("pretrain", config).stderr
+    for words in (["pretrain"], ["vit"], ["lra", "text"]):
+        assert "pip install 'lln[train]'" in invoke(*words, config).stderr

@@ -1,30 +1,38 @@
 """Experiments from files and from the command line."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from lln.train import Finetuning, Pretraining, read
+from lln.train import Finetuning, Pretraining, Vision, read, read_arena
 from lln.train.config import Run
+from lln.train.inputs import ArenaTask
 from lln.train.reading import runs
 from train.conftest import experiment
 
 SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 
 
+KINDS = {"pretrain": Pretraining, "finetune": Finetuning, "vit": Vision, "deit": Vision}
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_every_shipped_file_is_an_experiment(path):
-    kind = {"pretrain": Pretraining, "finetune": Finetuning}[path.stem.split("-")[0]]
-    found = read(kind, path)
-    assert found.name == path.stem
-    assert runs(found)
+    kind = path.stem.split("-")[0]
+    if kind == "lra":
+        found = [read_arena(task, path) for task in get_args(ArenaTask)]
+    else:
+        found = [read(KINDS[kind], path)]
+    for each in found:
+        assert each.name == path.stem
+        assert runs(each)
 
 
 def test_presets_exist():
     names = {path.stem for path in SHIPPED}
-    assert names >= {
-        f"{k}-{p}" for k in ("pretrain", "finetune") for p in ("smoke", "cpu", "paper")
-    }
+    kinds = ("pretrain", "finetune", "vit", "lra")
+    assert names >= {f"{kind}-{preset}" for kind in kinds for preset in ("smoke", "cpu", "paper")}
 
 
 def test_overrides(config):

@@ -141,8 +141,12 @@ class CropsAndFlips(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return len(self.images)
 
     def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        return self.in_epoch(place, int(self._epoch))
+
+    def in_epoch(self, place: int, epoch: int) -> dict[str, torch.Tensor]:
+        """An image as it is in an epoch, whichever was set."""
         item = self.images[place]
-        draw = np.random.default_rng([self.seed, int(self._epoch), place])
+        draw = np.random.default_rng([self.seed, epoch, place])
         down, right = draw.integers(0, 2 * self.margin + 1, 2).tolist()
         pixels = item["pixel_values"]  # (C, H, W)
         _, height, width = pixels.shape

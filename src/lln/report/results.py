@@ -36,6 +36,8 @@ QUANTITIES = {
     "accuracy": Quantity("accuracy, %", ".2f", 100.0, max),
     "f1": Quantity("F1, %", ".2f", 100.0, max),
     "eval_loss": Quantity("evaluation loss", ".3f", best=min),
+    "test_accuracy": Quantity("test accuracy, %", ".2f", 100.0, max),
+    "test_loss": Quantity("test loss", ".3f", best=min),
     "best_step": Quantity("best step", ",.0f"),
     "steps": Quantity("steps", ",.0f"),
     "seconds_per_step": Quantity("ms per step", ",.1f", 1e3, min),

@@ -12,7 +12,12 @@ from lln.report.page import assemble, count
 from lln.report.results import Group, final_keys, group_runs, quantity, tabulate
 from lln.report.runs import Run
 
-KINDS = {"pretrain": "pre-training", "finetune": "fine-tuning"}
+KINDS = {
+    "pretrain": "pre-training",
+    "finetune": "fine-tuning",
+    "vit": "image classification",
+    "lra": "the Long Range Arena",
+}
 ATTENTION = Template("""<section>
   <h2>Attention over training</h2>
   <p><b>Temperature</b> is 1 over the standard deviation of the scores within a row: low means sharp. <b>Entropy</b> is the

@@ -24,7 +24,7 @@ class Run:
         name: of the experiment.
         label: of the mixer, with its options.
         seed: of everything random.
-        kind: `pretrain` or `finetune`.
+        kind: `pretrain`, `finetune`, `vit` or `lra`.
         status: `running`, `finished` or `failed`.
         command: that was given.
         versions: of packages.
@@ -72,7 +72,8 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         found = sorted((file.parent.resolve() for file in path.rglob(RUN)), key=_order)
         if not found:
             raise ValueError(
-                f"{path} holds no run: there is no {RUN}, which lln pretrain and finetune write"
+                f"{path} holds no run: there is no {RUN}, which lln pretrain, finetune, vit and "
+                "lra write"
             )
         folders.update(dict.fromkeys(found))
     return list(folders)

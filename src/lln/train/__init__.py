@@ -18,8 +18,19 @@ if _missing := [
 ]:
     raise ModuleNotFoundError(f"lln.train needs {_missing[0]}: pip install 'lln[train]'")
 
-from lln.train.config import Finetuning, Pretraining
-from lln.train.reading import read
-from lln.train.sweep import finetune, pretrain
+from lln.train.config import Arena, Finetuning, Pretraining, Vision
+from lln.train.reading import read, read_arena
+from lln.train.sweep import finetune, pretrain, train_lra, train_vit
 
-__all__ = ["Finetuning", "Pretraining", "finetune", "pretrain", "read"]
+__all__ = [
+    "Arena",
+    "Finetuning",
+    "Pretraining",
+    "Vision",
+    "finetune",
+    "pretrain",
+    "read",
+    "read_arena",
+    "train_lra",
+    "train_vit",
+]

@@ -114,13 +114,13 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         self._bar = Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        self._title, self._loss = title, ""
+        self._title = title
+        self._evaluation = self._bar.add_task("evaluating", visible=False)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._task = self._bar.add_task(
             self._title, total=state.max_steps, completed=state.global_step
         )
-        self._evaluation = self._bar.add_task("evaluating", visible=False)
         self._bar.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -5,8 +5,20 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
+from lln.train.inputs import (
+    ArenaTask,
+    Corpus,
+    Pictures,
+    Sentences,
+    Sequences,
+    check_not_negative,
+    check_positive,
+)
+
+Norm = Literal["post", "pre"]
+Pooling = Literal["first", "mean"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "cosine", "constant"]
 
@@ -21,72 +33,44 @@ class Model:
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
-    norm: Literal["post", "pre"] = "post"
+    norm: Norm = "post"
     positions: Literal["learned", "none"] = "learned"
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
-        _check_positive(
+        check_positive(
             self, "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
         )
 
 
 @dataclass(frozen=True)
-class Data:
-    """What a training reads.
+class SequenceModel(Model):
+    """An encoder of which one vector is classified.
 
     Attributes:
-        root: folder of the data sets; None is the environment variable LLN_DATA.
-        length: tokens of a sequence, special ones included.
-        tokenizer: `bpe` (byte-level, trained on the data), `bytes`, or the folder of a saved one.
-        vocab_size: of `bpe`.
-        eval_examples: evaluate on so many sequences, the first ones; 0 is all of them.
+        pooling: what is classified: the `first` token, or the `mean` over the real ones.
     """
 
-    root: str | None = None
-    length: int = 512
-    tokenizer: str = "bpe"
-    vocab_size: int = 50265
-    eval_examples: int = 0
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "length", "vocab_size")
-        _check_not_negative(self, "eval_examples")
+    pooling: Pooling = "mean"
 
 
 @dataclass(frozen=True)
-class Corpus(Data):
-    """Text for masked language modelling.
+class ImageModel(Model):
+    """An encoder of images, by default ViT-base.
 
     Attributes:
-        dataset: a name that `lln.data.open_dataset` knows, or a file.
-        mask_probability: share of the tokens to predict.
+        patch_size: pixels on a side of the squares that become tokens.
+        pooling: what is classified: the `first` token, which is no patch, or the `mean` over
+            patches.
     """
 
-    dataset: str = "bundled"
-    mask_probability: float = 0.15
+    norm: Norm = "pre"
+    patch_size: int = 16
+    pooling: Pooling = "first"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.mask_probability < 1:
-            raise ValueError(f"mask_probability must be in (0, 1), got {self.mask_probability}")
-
-
-@dataclass(frozen=True)
-class Sentences(Data):
-    """Labelled sentences, or pairs of them.
-
-    Attributes:
-        task: of GLUE.
-        train_examples: train on so many, the first ones; 0 is all of them.
-    """
-
-    task: Literal["sst2", "qnli", "mnli", "qqp"] = "sst2"
-    train_examples: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_not_negative(self, "train_examples")
+        check_positive(self, "patch_size")
 
 
 @dataclass(frozen=True)
@@ -143,8 +127,8 @@ class Training:
         if not (self.steps or self.epochs or 0) > 0:
             raise ValueError("steps and epochs must be positive")
         positive = ("batch_size", "accumulation", "log_every", "eval_every", "save_every", "keep")
-        _check_positive(self, *positive)
-        _check_not_negative(
+        check_positive(self, *positive)
+        check_not_negative(
             self, "learning_rate", "clip", "workers", "measure_every", "patience", "weight_decay"
         )
         if not 0 <= self.warmup < 1:
@@ -200,9 +184,14 @@ class Experiment:
             raise ValueError(f"seed must not be negative, got {min(self.seed)}")
 
     @property
+    def title(self) -> str:
+        """What tells its runs from those of other experiments."""
+        return self.name
+
+    @property
     def folder(self) -> Path:
         """Where the runs are."""
-        return Path(self.out) / self.name
+        return Path(self.out) / self.title
 
 
 @dataclass(frozen=True)
@@ -230,10 +219,57 @@ class Finetuning(Experiment):
 
 
 @dataclass(frozen=True)
+class Vision(Experiment):
+    """Classification of images."""
+
+    kind: ClassVar[str] = "vit"
+
+    model: ImageModel = field(default_factory=ImageModel)
+    data: Pictures = field(default_factory=Pictures)
+
+
+@dataclass(frozen=True)
+class Arena(Experiment):
+    """A task of the Long Range Arena; every task has a folder of its own.
+
+    Attributes:
+        task: which.
+    """
+
+    kind: ClassVar[str] = "lra"
+
+    task: ArenaTask = "listops"
+    model: SequenceModel = field(default_factory=SequenceModel)
+    data: Sequences = field(default_factory=Sequences)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, tasks in TASKS_WITH.items():
+            if getattr(self.data, name) is not None and self.task not in tasks:
+                raise ValueError(
+                    f"{self.task} has no {name}: only {' and '.join(tasks)} have, leave it out"
+                )
+
+    @property
+    def title(self) -> str:
+        """Scores of different tasks have nothing to do with each other."""
+        return f"{self.name}/{self.task}"
+
+
+TASKS_WITH = {
+    "length": ("listops", "text", "retrieval"),
+    "shortest": ("listops",),
+    "generator_seed": ("listops", "pathfinder", "pathx"),
+}
+
+AnyExperiment: TypeAlias = Pretraining | Finetuning | Vision | Arena
+
+
+@dataclass(frozen=True)
 class Run:
     """One training of an experiment."""
 
-    experiment: Pretraining | Finetuning
+    experiment: AnyExperiment
     mixer: Mixer
     seed: int
 
@@ -253,15 +289,3 @@ class Run:
             "seed": self.seed,
             "options": self.mixer.options,
         }
-
-
-def _check_positive(config: object, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be positive, got {getattr(config, name)}")
-
-
-def _check_not_negative(config: object, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 0:
-            raise ValueError(f"{name} must not be negative, got {getattr(config, name)}")

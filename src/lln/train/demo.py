@@ -6,7 +6,8 @@ to find out first which positions are neighbours: among 64, softmax attention di
 """
 
 from lln.data import load_tokenizer, open_dataset, pack, unigram_entropy
-from lln.train.config import Corpus, Model, Pretraining, Training
+from lln.train.config import Model, Pretraining, Training
+from lln.train.inputs import Corpus
 
 EXPERIMENT = Pretraining(
     name="demo",

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from datasets import Dataset
 from torch import Tensor
 from transformers import (
@@ -18,9 +16,11 @@ from transformers import (
 
 from lln.data import TASKS, encode, load_tokenizer, open_dataset, scores
 from lln.models import EncoderConfig, EncoderForSequenceClassification
+from lln.train.classification import choices
 from lln.train.config import Finetuning, Model, Run
+from lln.train.encoders import encoder_config, of_classes, of_tokens
 from lln.train.order import TURN
-from lln.train.pretraining import encoder_config, tokenizer_of
+from lln.train.pretraining import tokenizer_of
 from lln.train.session import Material
 from lln.train.trainer import BEST
 
@@ -34,11 +34,7 @@ def prepare(run: Run) -> Material:
     texts = open_dataset(data.task, root=data.root, split="train")
     held_out = open_dataset(data.task, root=data.root, split="valid")
     folder = pretrained_folder(run)
-    head: dict[str, Any] = {
-        "num_labels": len(labels),
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
+    head = of_classes(labels)
     tokenizer = (
         tokenizer_of(data, _sentences(data.task, texts))
         if folder is None
@@ -47,7 +43,8 @@ def prepare(run: Run) -> Material:
 
     def build() -> PreTrainedModel:
         if folder is None:
-            return EncoderForSequenceClassification(encoder_config(run, tokenizer, **head))
+            tokens = of_tokens(tokenizer, data.length)
+            return EncoderForSequenceClassification(encoder_config(run, **tokens, **head))
         return EncoderForSequenceClassification.from_pretrained(folder, **head)
 
     def score(prediction: Any) -> dict[str, float]:
@@ -80,11 +77,11 @@ def pretrained_folder(run: Run) -> Path | None:
             f"pretrained={given} has no model for {run.folder.name}: expected a model's folder "
             f"with config.json, or an experiment's, and found {runs}"
         )
-    _check(run, folder)
+    _check(run, folder, experiment.data.length)
     return folder
 
 
-def _check(run: Run, folder: Path) -> None:
+def _check(run: Run, folder: Path, length: int) -> None:
     """Refuses a model that is not what the run says."""
     config = AutoConfig.from_pretrained(folder)
     if not isinstance(config, EncoderConfig):
@@ -99,9 +96,9 @@ def _check(run: Run, folder: Path) -> None:
     ]
     if differing:
         raise ValueError(f"{folder} holds a model with other values of {'; '.join(differing)}")
-    if run.experiment.data.length > config.max_len:
+    if length > config.max_len:
         raise ValueError(
-            f"length={run.experiment.data.length} is more than the {config.max_len} tokens that "
+            f"length={length} is more than the {config.max_len} tokens that "
             f"{folder} has positions for"
         )
 
@@ -121,12 +118,6 @@ class Pad:
             [{key: example[key] for key in example if key != TURN} for example in examples]
         )
         return batch
-
-
-def choices(logits: Tensor, labels: Tensor) -> Tensor:
-    """`(B, 2)`: loss and chosen class of each example."""
-    loss = F.cross_entropy(logits.float(), labels, reduction="none")  # (B,)
-    return torch.stack([loss.double(), logits.argmax(1).double()], dim=1)
 
 
 def _first(dataset: Dataset, count: int) -> Dataset:

@@ -4,7 +4,7 @@ It does not depend on how many processes share the work, nor on where a training
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -18,6 +18,13 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, place: int, /) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class ChangingExamples(Protocol):
+    """A data set whose examples differ from one pass to the next, by its number."""
+
+    def in_epoch(self, place: int, epoch: int) -> Mapping[str, Any]: ...
 
 
 class Order(Dataset[dict[str, Any]]):
@@ -44,4 +51,7 @@ class Order(Dataset[dict[str, Any]]):
         if self._shuffled[0] != turn:
             generator = np.random.default_rng([self._seed, turn])
             self._shuffled = turn, generator.permutation(len(self._examples))
-        return {**self._examples[int(self._shuffled[1][rest])], TURN: turn + 1}
+        index, examples = int(self._shuffled[1][rest]), self._examples
+        if isinstance(examples, ChangingExamples):
+            return {**examples.in_epoch(index, turn + 1), TURN: turn + 1}
+        return {**examples[index], TURN: turn + 1}

@@ -12,8 +12,10 @@ from torch.utils.data import Subset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from lln.data import MaskingCollator, load_tokenizer, open_dataset, pack, train_tokenizer
-from lln.models import EncoderConfig, EncoderForMaskedLM
-from lln.train.config import Data, Pretraining, Run
+from lln.models import EncoderForMaskedLM
+from lln.train.config import Pretraining, Run
+from lln.train.encoders import encoder_config, of_tokens
+from lln.train.inputs import Texts
 from lln.train.order import TURN
 from lln.train.session import Material
 
@@ -32,7 +34,7 @@ def prepare(run: Run) -> Material:
     wanted = data.eval_examples or len(evaluation)
 
     def build() -> PreTrainedModel:
-        return EncoderForMaskedLM(encoder_config(run, tokenizer))
+        return EncoderForMaskedLM(encoder_config(run, **of_tokens(tokenizer, data.length)))
 
     return Material(
         tokenizer=tokenizer,
@@ -46,28 +48,11 @@ def prepare(run: Run) -> Material:
     )
 
 
-def tokenizer_of(data: Data, texts: Any) -> PreTrainedTokenizerFast:
+def tokenizer_of(data: Texts, texts: Any) -> PreTrainedTokenizerFast:
     """The tokenizer that the configuration names, trained on the texts if it is to be."""
     if data.tokenizer == "bpe":
         return train_tokenizer(texts, vocab_size=data.vocab_size)
     return load_tokenizer(data.tokenizer)
-
-
-def encoder_config(run: Run, tokenizer: PreTrainedTokenizerFast, **others: Any) -> EncoderConfig:
-    """The encoder of a run: sizes from the experiment, the rest from its tokenizer and data."""
-    experiment = run.experiment
-    return EncoderConfig(
-        vocab_size=len(tokenizer),
-        # As in RoBERTa, places are counted from the one after the padding's.
-        max_position_embeddings=experiment.data.length + tokenizer.pad_token_id + 1,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        mixer=run.mixer.name,
-        mixer_options=run.mixer.options,
-        **vars(experiment.model),
-        **others,
-    )
 
 
 class MaskPasses:

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from lln.registry import check_options, entry, parse
-from lln.train.config import Finetuning, Mixer, Pretraining, Run
+from lln.train.config import AnyExperiment, Arena, Mixer, Run
+from lln.train.inputs import ArenaTask
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-E = TypeVar("E", bound=Pretraining | Finetuning)
+E = TypeVar("E", bound=AnyExperiment)
 
+NOTHING = "none"  # how a file or the command line says None, which TOML does not know
 KINDS = {
     str: "text",
     int: "a whole number",
@@ -29,16 +31,44 @@ def read(cls: type[E], path: Path | str, overrides: Sequence[str] = ()) -> E:
     """The experiment that a file describes.
 
     Args:
-        cls: `Pretraining` or `Finetuning`.
+        cls: `Pretraining`, `Finetuning` or `Vision`.
         path: a TOML file.
         overrides: such as `training.steps=100`, `steps=100` or `mixer=softmax,lln+matching=paper`.
 
     Raises:
         ValueError: says in one line which key is wrong, and what would be right.
     """
-    path = Path(path)
+    return _experiment(cls, Path(path), _load(Path(path)), overrides)
+
+
+def read_arena(task: str, path: Path | str, overrides: Sequence[str] = ()) -> Arena:
+    """The experiment that a file describes for a task of the Long Range Arena.
+
+    What the file says in the tables of a task, such as `[listops.training]`, is laid over what it
+    says for all of them.
+
+    Args:
+        task: `listops`, `text`, `retrieval`, `image`, `pathfinder` or `pathx`.
+        path: a TOML file.
+        overrides: as in `read`; they come last.
+    """
+    tasks = get_args(ArenaTask)
+    if task not in tasks:
+        raise ValueError(f"{task!r} is not one of the tasks {', '.join(tasks)}")
+    if other := [override for override in overrides if override.startswith("task=")]:
+        raise ValueError(f"{other[0]}: name the task before the file, not after it")
+    table = _load(Path(path))
+    own = {name: table.pop(name, {}) for name in tasks}
+    for name, content in own.items():
+        if not isinstance(content, dict):
+            raise ValueError(f"{path}: {name} must be a table, got {content!r}")
+    table = {**_laid_over(table, own[task]), "task": task}
+    return _experiment(Arena, Path(path), table, overrides)
+
+
+def _load(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         beside = sorted(str(file) for file in path.parent.glob("*.toml"))
         raise ValueError(
@@ -46,6 +76,9 @@ def read(cls: type[E], path: Path | str, overrides: Sequence[str] = ()) -> E:
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
+
+
+def _experiment(cls: type[E], path: Path, table: dict[str, Any], overrides: Sequence[str]) -> E:
     try:
         for override in overrides:
             _apply(table, cls, override)
@@ -56,7 +89,16 @@ def read(cls: type[E], path: Path | str, overrides: Sequence[str] = ()) -> E:
     return experiment
 
 
-def runs(experiment: Pretraining | Finetuning) -> list[Run]:
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both tables, and where they say different things what `above` says."""
+    both = {**below, **above}
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            both[key] = _laid_over(below[key], value)
+    return both
+
+
+def runs(experiment: AnyExperiment) -> list[Run]:
     """One for each mixer and seed."""
     for name in experiment.attention:
         entry(name)
@@ -168,6 +210,8 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
             raise ValueError(f"{key} must be one of {', '.join(inner)}, got {value!r}")
         return value
     if origin is types.UnionType:
+        if value == NOTHING:
+            return None
         (hint,) = (option for option in inner if option is not type(None))
     if hint is float and type(value) is int:
         return float(value)

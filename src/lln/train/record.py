@@ -82,7 +82,7 @@ class Record:
         mixer = self.run.mixer
         self.update(
             kind=self.run.experiment.kind,
-            name=self.run.experiment.name,
+            name=self.run.experiment.title,
             label=mixer.label,
             mixer=mixer.name,
             mixer_options=mixer.options,

@@ -51,9 +51,10 @@ class Material:
         reduce: of logits and labels, what `score` needs of each example.
         score: metrics, of the reductions of all examples.
         best: the metric to select by.
+        tokenizer: that made the tokens, to be saved with the model; None where there is none.
+        test: to evaluate the best model on, once, in the end; None where nothing is held back.
     """
 
-    tokenizer: PreTrainedTokenizerFast
     examples: Examples
     evaluation: Examples
     collate: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
@@ -61,6 +62,8 @@ class Material:
     reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     score: Callable[[Any], dict[str, float]]
     best: str
+    tokenizer: PreTrainedTokenizerFast | None = None
+    test: Examples | None = None
 
 
 def train(
@@ -117,6 +120,8 @@ def train(
         if not stop.reached():  # before it could be closed
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         final = _final(record, material.best, device)
+        if material.test is not None:
+            final |= trainer.test_best(material.test)
     except BaseException:
         with suppress(OSError):  # a full disk takes no last words either
             record.finish("failed")

@@ -25,9 +25,10 @@ COLUMNS = (
     Column("loss", "eval_loss", 4),
     Column("accuracy", "accuracy", 4),
     Column("F1", "f1", 4),
+    Column("test accuracy", "test_accuracy", 4),
     Column("best step", "best_step"),
     Column("ms per step", "seconds_per_step", 1, 1e-3),
-    Column("peak MB", "peak_memory_bytes", unit=1e6),
+    Column("peak MiB", "peak_memory_bytes", unit=2**20),
     Column("seconds", "train_seconds"),
 )
 
@@ -47,7 +48,10 @@ def summarise(folder: Path) -> None:
 
 def table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Titles and rows, a row for each run; without columns that no run has values for."""
-    shown = [column for column in COLUMNS if any(r["final"].get(column.key) for r in records)]
+    known = {
+        key for record in records for key, value in record["final"].items() if value is not None
+    }
+    shown = [column for column in COLUMNS if column.key in known]
     rows = [
         [record["label"], str(record["seed"])]
         + [_cell(column, record["final"].get(column.key)) for column in shown]

@@ -5,13 +5,18 @@ from typing import Any
 
 from accelerate import PartialState
 
-from lln.train import finetuning, pretraining
-from lln.train.config import Finetuning, Pretraining
+from lln.train import arena, finetuning, pretraining, vision
+from lln.train.config import AnyExperiment, Arena, Finetuning, Pretraining, Vision
 from lln.train.reading import runs
 from lln.train.session import train
 from lln.train.summary import summarise
 
-PREPARE = {"pretrain": pretraining.prepare, "finetune": finetuning.prepare}
+PREPARE = {
+    "pretrain": pretraining.prepare,
+    "finetune": finetuning.prepare,
+    "vit": vision.prepare,
+    "lra": arena.prepare,
+}
 
 
 def pretrain(
@@ -28,8 +33,22 @@ def finetune(
     return run_all(experiment, command=command, restart=restart)
 
 
+def train_vit(
+    experiment: Vision, *, command: str = "lln.train.train_vit", restart: bool = False
+) -> list[dict[str, Any]]:
+    """Trains an image classifier for each mixer and seed; arguments as in `run_all`."""
+    return run_all(experiment, command=command, restart=restart)
+
+
+def train_lra(
+    experiment: Arena, *, command: str = "lln.train.train_lra", restart: bool = False
+) -> list[dict[str, Any]]:
+    """Trains a model of a task for each mixer and seed; arguments as in `run_all`."""
+    return run_all(experiment, command=command, restart=restart)
+
+
 def run_all(
-    experiment: Pretraining | Finetuning,
+    experiment: AnyExperiment,
     *,
     command: str,
     restart: bool = False,

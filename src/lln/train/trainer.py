@@ -14,7 +14,9 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import Trainer
 
+from lln.train.callbacks import TIMES
 from lln.train.checkpoints import STAGING, publish, settle
+from lln.train.order import Examples
 from lln.train.record import Record
 
 BEST = "model"
@@ -37,6 +39,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, *, record: Record, keep: int, best: str, **options: Any) -> None:
         super().__init__(**options)
         self.record, self.keep, self.best = record, keep, best
+        self._kind = type(options["model"])
         self._staging: Path | None = None
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
@@ -50,6 +53,18 @@ class RunTrainer(Trainer):  # type: ignore[misc]
                     # resumed training gets here again: the checkpoint of this step comes later.
                     settle(folder, self.record.folder / BEST)
         return metrics
+
+    def test_best(self, examples: Examples) -> dict[str, float]:
+        """`test_loss` and the other metrics of the best model, on examples that chose nothing."""
+        # A new model: one that is sharded cannot take whole weights.
+        best = self._kind.from_pretrained(self.record.folder / BEST)
+        self.model = self.model_wrapped = best.to(self.args.device)
+        metrics = self.predict(examples, metric_key_prefix="test").metrics
+        return {
+            key: value
+            for key, value in metrics.items()
+            if key.startswith("test_") and key.removeprefix("test_") not in TIMES
+        }
 
     def _get_output_dir(self, trial: Any) -> str:
         """Where the Trainer puts a checkpoint, and removes old ones."""

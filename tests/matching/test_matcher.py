@@ -31,7 +31,7 @@ def core(matching, name="lln", **options):
 
 def statistics(q, k):
     calibrated = curve(Matching(), q.shape[3])
-    return correct(calibrated, measure(q, k), q, k)
+    return correct(calibrated, measure(q, k), q, k)[0]
 
 
 def test_paper_preset_is_the_authors_module():

@@ -94,21 +94,25 @@ def _stand(keys: Slots, keep: Tensor, n_q: int, causal: bool) -> Slots:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, filled: Tensor | None, causal: bool, scale: float | None
 ) -> Tensor:
-    """SDPA over blocks `(B, H, M, size, D)`, with `filled` `(B or 1, M, size)`."""
+    """SDPA over blocks `(B, H, M, size, D)`, with `filled` `(B or 1, M, size)`.
+
+    Blocks become the batch: SDPA returns tokens first, heads second, so that they are put side by
+    side without a copy; nor do tensors of such a layout, as layers have them, need one before.
+    """
     batch, heads, blocks, size, _ = q.shape
     kv_heads = k.shape[1]
+    groups = heads // kv_heads
     # The heads of a group are further queries of one block, so keys are shared, not repeated.
-    q = q.unflatten(1, (kv_heads, -1)).transpose(2, 3).flatten(3, 4)  # (B, H_kv, M, G · size, D)
-    visible = None if filled is None else filled[:, None, :, None, :]  # (B, 1, M, 1, size)
+    q = q.unflatten(1, (kv_heads, groups)).permute(0, 3, 1, 2, 4, 5).flatten(3, 4)
+    k, v = k.transpose(1, 2), v.transpose(1, 2)  # (B, M, H_kv, size, D); q has G · size rows
+    visible = None if filled is None else filled.expand(batch, -1, -1).flatten(0, 1)[:, None, None]
     if causal:
         lower = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
-        lower = lower.repeat(heads // kv_heads, 1)  # (G · size, size)
+        lower = lower.repeat(groups, 1)  # (G · size, size)
         visible = lower if visible is None else visible & lower
-    if visible is not None:
-        visible = visible.expand(batch, kv_heads, blocks, -1, size).flatten(0, 1)
     out = F.scaled_dot_product_attention(
         q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=visible, scale=scale
-    )  # (B · H_kv, M, G · size, E): heads are batch, blocks are heads
-    out = out.unflatten(0, (batch, kv_heads)).unflatten(3, (-1, size)).transpose(2, 3)
+    )  # (B · M, H_kv, G · size, E)
+    out = out.unflatten(0, (batch, blocks)).unflatten(3, (groups, size)).permute(0, 2, 3, 1, 4, 5)
     joined: Tensor = out.flatten(1, 2).to(q.dtype)  # (B, H, M, size, E)
     return joined

@@ -77,7 +77,13 @@ def lln_diag_attention(
     near, placed = attend_in_blocks(q, k, v, block_size, key_mask, causal, cu_seqlens, scale)
     if placed is not None:
         near = near.where(placed[:, None, :, None], far)
-    return (lln_share * far + diag_share * near).to(q.dtype)
+    return _combine(far, near, lln_share, diag_share).to(q.dtype)
+
+
+def _combine(far: Tensor, near: Tensor, lln_share: Factor, diag_share: Factor) -> Tensor:
+    if isinstance(lln_share, float) and lln_share == diag_share:
+        return (far + near) * lln_share  # one pass less, here and in the backward
+    return lln_share * far + diag_share * near
 
 
 def lln_diag_recurrent(
@@ -114,4 +120,5 @@ def lln_diag_recurrent(
     )
     if key_mask is not None:
         near = near.where(key_mask[:, None, :, None], far)
-    return (lln_share * far + diag_share * near).to(q.dtype), LLNDiagState(past, block)
+    out = _combine(far, near, lln_share, diag_share).to(q.dtype)
+    return out, LLNDiagState(past, block)

@@ -4,7 +4,7 @@
 
 **Bidirectional: two softmaxes.** With z_c = log Σ_j exp(β k_jc), A = softmax_c(α q + z) and
 B = softmax_j(β k), P = A Bᵀ: every number is in [0, 1], there is no eps, and a padded key is
-β k = −inf. Its backward is four products and is written out.
+β k = −inf (see `two_softmaxes`).
 
 **Causal and packed: chunks with peaks.** Every exponential is taken relative to the largest
 exponent that its row sees, so an outlier key neither overflows nor, being in the future, touches
@@ -13,17 +13,15 @@ the past (see `log_kernel`).
 α and β are arguments; `lln.matching` finds them.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lln.functional.checks import check_attention, check_power_of_two
 from lln.functional.chunked import attend_causal, attend_packed
 from lln.functional.log_kernel import LogKernel
-from lln.functional.precision import no_autocast, or_zero, upcast
+from lln.functional.precision import no_autocast, upcast
 from lln.functional.softmax import blank
+from lln.functional.two_softmaxes import TwoSoftmaxes
 
 Factor = float | Tensor
 
@@ -152,66 +150,7 @@ def _bidirectional(
         v = blank(v, key_mask)
     # The heads of a group are further queries, so keys are shared, not repeated.
     rows = q.unflatten(1, (kv_heads, -1))  # (B, H_kv, G, N_q, D)
-    out: Tensor = _TwoSoftmaxes.apply(  # type: ignore[no-untyped-call]
+    out: Tensor = TwoSoftmaxes.apply(  # type: ignore[no-untyped-call]
         rows, k, v, alpha, beta, offset, key_mask
     )
     return out.flatten(1, 2)
-
-
-class _TwoSoftmaxes(torch.autograd.Function):
-    """out = A Bᵀ v. Saves A and B; autograd would save and pass over four times as much."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        alpha: Tensor,
-        beta: Tensor,
-        offset: Tensor | None,
-        key_mask: Tensor | None,
-    ) -> Tensor:
-        b = k * beta  # becomes B, up to its column sums
-        if key_mask is not None:
-            b.masked_fill_(~key_mask[:, None, :, None], -torch.inf)
-        peak = b.amax(-2, keepdim=True)
-        empty = peak == -torch.inf
-        peak = or_zero(peak)
-        b.sub_(peak).exp_()
-        columns = b.sum(-2, keepdim=True).masked_fill_(empty, 1)  # (B, H_kv, 1, D)
-        # Only differences between features matter: taking off the largest peak saves the digits
-        # that a common offset of the keys would cost.
-        z = peak - peak.amax(-1, keepdim=True) + columns.log()
-        if offset is not None:
-            z = z + offset
-        summary = (b.mT @ v) / columns.mT  # Bᵀ v: (B, H_kv, D, E)
-        a = torch.addcmul(z.unsqueeze(2), q, alpha).softmax(-1)  # (B, H_kv, G, N_q, D)
-        scaled = (q, k) if ctx.needs_input_grad[3] or ctx.needs_input_grad[4] else (None, None)
-        ctx.save_for_backward(a, b, columns, summary, v, alpha, beta, *scaled)
-        out: Tensor = (a.flatten(2, 3) @ summary).unflatten(2, a.shape[2:4])
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, columns, summary, v, alpha, beta, q, k = ctx.saved_tensors
-        with no_autocast(grad.device):
-            shape = a.shape
-            a, grad = a.flatten(2, 3), grad.flatten(2, 3)  # (B, H_kv, G · N_q, ·)
-            d_logits = grad @ summary.mT
-            d_logits = d_logits.sub_((a * d_logits).sum(-1, keepdim=True)).mul_(a)
-            d_offset = d_logits.sum(-2, keepdim=True)  # also the gradient of z
-            d_summary = a.mT @ grad
-            d_z = d_offset - (summary * d_summary).sum(-1).unsqueeze(-2)
-            d_summary = d_summary / columns.mT
-            d_v = b @ d_summary
-            d_log_k = (v @ d_summary.mT).add_(d_z / columns).mul_(b)
-            d_logits = d_logits.unflatten(2, shape[2:4])
-            d_alpha = (d_logits * q).sum_to_size(alpha.shape) if ctx.needs_input_grad[3] else None
-            # Padding may hold NaN, but its b is 0.
-            d_beta = None
-            if ctx.needs_input_grad[4]:
-                d_beta = (d_log_k * k.where(b > 0, 0)).sum_to_size(beta.shape)
-            d_q, d_k = d_logits.mul_(alpha), d_log_k.mul_(beta)
-        return d_q, d_k, d_v, d_alpha, d_beta, d_offset if ctx.needs_input_grad[5] else None, None

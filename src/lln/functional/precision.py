@@ -1,9 +1,12 @@
 """The precision in which attention is computed, whatever precision it is called with."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+
+LOG2E = math.log2(math.e)  # 2 ** (LOG2E · x) is exp(x), and takes half the time on a CPU
 
 
 def upcast(x: Tensor) -> Tensor:

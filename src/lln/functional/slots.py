@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+SPAN = 2**21  # numbers that are worked on at a time: 8 MiB
+
 
 def count_chunks(n: int, size: int) -> int:
     """⌈n / size⌉ chunks hold n tokens.
@@ -31,6 +33,20 @@ def split(x: Tensor, size: int, fill: float = 0.0) -> Tensor:
         x = F.pad(x, (0, 0, 0, chunks * size - n), value=fill)
     parts: Tensor = x.unflatten(-2, (chunks, size))
     return parts
+
+
+def spans(x: Tensor) -> list[slice]:
+    """Cuts `(..., N, D)` along N into pieces that stay in the cache; one where there is no need."""
+    n = x.shape[-2]
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or x.numel() <= SPAN:
+        return [slice(0, n)]
+    size = max(SPAN * n // x.numel(), 64)
+    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+def largest(parts: list[Tensor]) -> Tensor:
+    """The elementwise maximum."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
 
 
 class Slots(NamedTuple):

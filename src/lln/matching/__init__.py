@@ -6,7 +6,8 @@ curve, and `Matcher` does both for a layer.
 
 from lln.matching.calibration import Calibration, calibrate, calibration_for
 from lln.matching.columns import column_entropy
-from lln.matching.matcher import Matcher, UncalibratedWarning, calibrating, match
+from lln.matching.matcher import Matcher, UncalibratedWarning, calibrating
+from lln.matching.moments import match
 from lln.matching.statistics import Statistics, measure, measure_batch
 from lln.matching.width import (
     AUTHORS_FIT,

@@ -12,12 +12,14 @@ import math
 import torch
 from torch import Tensor
 
-from lln.functional.precision import no_autocast, or_zero, upcast
+from lln.functional.precision import LOG2E, no_autocast, or_zero, upcast
+from lln.functional.slots import largest, spans
 from lln.matching.statistics import Statistics
 from lln.matching.tokens import Tokens
-from lln.matching.width import Curve, Factors, factors_of, locate
+from lln.matching.width import Curve, Factors, expect, factors_of, split
 
 LARGEST = math.log(2)  # σ̃ is at most doubled or halved
+NOTHING = -200.0  # 2 to that power vanishes, and so does its product with it, unlike 0 · −inf
 FLATTEST = 0.05  # bits per unit of log σ̃; where C hardly moves with σ̃ it says nothing about it
 
 
@@ -31,17 +33,17 @@ def correct(
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     center_keys: bool = True,
-) -> Statistics:
-    """`statistics` with the correction that the columns of these keys call for."""
+) -> tuple[Statistics, Factors]:
+    """`statistics` with the correction that the columns of these keys call for, and α and β."""
     if q.shape[2] == 0 or k.shape[2] == 0:
-        return statistics
-    found = factors_of(curve, statistics, center_keys)
-    score_std = statistics.score_var.sqrt()
-    expected, slope, inside = locate(curve, score_std, statistics.log_keys)
+        return statistics, factors_of(curve, statistics, center_keys)
+    expected = expect(curve, statistics.score_var.sqrt(), statistics.log_keys)
+    found = split(expected.width, statistics, center_keys)
     measured = column_entropy(q, k, found, key_mask=key_mask, cu_seqlens=cu_seqlens)
-    correction = (measured - expected) / (-slope).clamp(min=FLATTEST)
-    correction = correction.clamp(-LARGEST, LARGEST).where(inside, 0)
-    return statistics._replace(correction=correction)
+    correction = (measured - expected.columns) / (-expected.slope).clamp(min=FLATTEST)
+    correction = correction.clamp(-LARGEST, LARGEST).where(expected.on_grid, 0)
+    corrected = statistics._replace(correction=correction)
+    return corrected, split(expected.width * correction.exp(), statistics, center_keys)
 
 
 def column_entropy(
@@ -52,27 +54,47 @@ def column_entropy(
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """Σ_c w_c H(B_c) in bits, `(rows, H)`."""
+    """Σ_c w_c H(B_c) in bits, `(rows, H)`.
+
+    All keys count, since H(B_c) depends on the few largest; for w a sample of the queries will do.
+    """
     with no_autocast(q.device):
-        queries = Tokens(upcast(q), key_mask if q.shape[2] == k.shape[2] else None, cu_seqlens)
+        query_mask = key_mask if q.shape[2] == k.shape[2] else None
+        queries = Tokens.sample(upcast(q), query_mask, cu_seqlens)
         keys = Tokens(upcast(k), key_mask, cu_seqlens)
         beta = found.beta.to(keys.x.dtype).unsqueeze(-1)
-        log_k = keys.blank(keys.x * keys.spread(beta), -torch.inf)
-        peak = or_zero(keys.per_row_max(log_k.amax(-2)))  # (rows, H_kv, D)
-        log_k = log_k - keys.spread(peak)
-        b = log_k.exp()
-        total = keys.per_row(b.sum(-2))
-        total = total.masked_fill(total == 0, 1)
-        column = total.log() - keys.per_row((b * keys.blank(log_k, 0)).sum(-2)) / total
-
-        z = peak + total.log()
+        log_total, column = _columns(keys, beta)
+        z = log_total / LOG2E
         if found.key_shift is not None:
             z = z - beta * found.key_shift
         groups = q.shape[1] // k.shape[1]
-        z = z.repeat_interleave(groups, dim=1)  # (rows, H, D)
+        if groups > 1:
+            z, column = (x.repeat_interleave(groups, dim=1) for x in (z, column))
         alpha = found.alpha.to(queries.x.dtype).unsqueeze(-1)
-        a = (queries.x * queries.spread(alpha) + queries.spread(z)).softmax(-1)
-        weight = queries.per_row(queries.blank(a, 0).sum(-2))
-        weight = weight / queries.count.clamp(min=1).unsqueeze(-1)
-        column = column.repeat_interleave(groups, dim=1)
-        return (weight * column).sum(-1) / math.log(2)
+        a = torch.addcmul(queries.spread(z), queries.x, queries.spread(alpha)).softmax(-1)
+        weight = queries.average(queries.blank(a, 0).sum(-2))
+        return (weight * column).sum(-1)
+
+
+def _columns(keys: Tokens, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """log2 Σ_j exp(β k_jc) and H(B_c) in bits, `(rows, H_kv, D)` each."""
+    scale, cut = keys.spread(beta * LOG2E), spans(keys.x)
+    start = torch.zeros_like(scale)
+    peaks = [_exponents(keys, scale, start, x, -torch.inf).amax(-2) for x in cut]
+    peak = or_zero(keys.per_row_max(largest(peaks)))
+    start, total, log_sum = -keys.spread(peak), peak.new_zeros(()), peak.new_zeros(())
+    for x in cut:
+        exponent = _exponents(keys, scale, start, x, NOTHING)
+        b = exponent.exp2()
+        total = total + b.sum(-2)
+        log_sum = log_sum + b.mul_(exponent).sum(-2)
+    total, log_sum = keys.per_row(total), keys.per_row(log_sum)
+    total = total.masked_fill(total == 0, 1)
+    log_total = total.log2()
+    return peak + log_total, log_total - log_sum / total
+
+
+def _exponents(keys: Tokens, scale: Tensor, start: Tensor, span: slice, blank: float) -> Tensor:
+    """`scale · k + start` in a span of the keys, `blank` at padding."""
+    x = torch.addcmul(start, keys.x[..., span, :], scale)
+    return x if keys.keep is None else x.masked_fill_(~keys.keep[..., span, :], blank)

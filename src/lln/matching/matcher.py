@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lln.functional.precision import upcast
-from lln.matching.columns import correct
-from lln.matching.statistics import Statistics, measure, measure_batch
+from lln.matching.moments import moments
+from lln.matching.statistics import Statistics
 from lln.matching.width import (
     Curve,
     Factors,
@@ -26,76 +26,6 @@ UNKNOWN_LENGTH = 1024  # the number of keys that stored statistics assume until 
 
 class UncalibratedWarning(UserWarning):
     """Causal LLN attention runs with assumed statistics."""
-
-
-def moments(
-    matching: Matching,
-    curve: Curve,
-    q: Tensor,
-    k: Tensor,
-    *,
-    key_mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    scale: float | None = None,
-) -> Statistics:
-    """The statistics of q and k that `matching` asks for."""
-    exact = matching.scores == "exact"
-    if matching.statistics == "batch":
-        if cu_seqlens is not None:
-            raise ValueError("matching.statistics='batch' takes padded batches, not cu_seqlens")
-        return measure_batch(
-            q,
-            k,
-            key_mask=key_mask,
-            scale=scale,
-            exact_scores=exact,
-            center_keys=matching.center_keys,
-        )
-    statistics = measure(
-        q,
-        k,
-        key_mask=key_mask,
-        cu_seqlens=cu_seqlens,
-        scale=scale,
-        exact_scores=exact,
-        center_keys=matching.center_keys,
-    )
-    if matching.target != "entropy":
-        return statistics
-    return correct(
-        curve,
-        statistics,
-        q,
-        k,
-        key_mask=key_mask,
-        cu_seqlens=cu_seqlens,
-        center_keys=matching.center_keys,
-    )
-
-
-def match(
-    matching: str | float | Matching,
-    q: Tensor,
-    k: Tensor,
-    *,
-    key_mask: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    scale: float | None = None,
-) -> Factors:
-    """α and β for these queries and keys, from these queries and keys alone."""
-    matching = resolve(matching)
-    if matching.fixed is not None:
-        return constant_factors(matching.fixed, q, k)
-    if matching.statistics in ("frozen", "running"):
-        raise ValueError(
-            f"matching.statistics={matching.statistics!r} needs a module that stores them: "
-            "use lln.LLNAttention, or 'sequence' here"
-        )
-    calibrated = curve(matching, q.shape[3])
-    newest = moments(
-        matching, calibrated, q, k, key_mask=key_mask, cu_seqlens=cu_seqlens, scale=scale
-    )
-    return factors_of(calibrated, newest, matching.center_keys)
 
 
 class Matcher(nn.Module):
@@ -184,7 +114,7 @@ class Matcher(nn.Module):
             return self._of_stored()
         if source == "running" and not (self._observing or self.training):
             return self._of_stored()
-        newest = moments(
+        newest, found = moments(
             self.matching,
             self._curve,
             q,
@@ -196,7 +126,7 @@ class Matcher(nn.Module):
         if self._observing:
             self._average(self._pack(newest), 1 / (self.batches + 1))
         if source in ("sequence", "batch"):
-            return self._factors(newest)
+            return found
         if self._observing:
             return self._of_stored()
         return self._factors(self._unpack(self._run(self._pack(newest))))

@@ -1,4 +1,8 @@
-"""What moment matching has to know about queries and keys, over real tokens only."""
+"""What moment matching has to know about queries and keys, over real tokens only.
+
+Of long sequences a sample is measured (see `tokens`): all of it would cost two more products of the
+size of the attention itself.
+"""
 
 import math
 from typing import NamedTuple
@@ -42,7 +46,7 @@ def measure(
     exact_scores: bool = True,
     center_keys: bool = True,
 ) -> Statistics:
-    """Statistics per sequence and head, in O(N · D²).
+    """Statistics per sequence and head, of at most `SAMPLE` tokens, in O(D²) each.
 
     In self-attention (N_q = N_k) `key_mask` holds for the queries too.
 
@@ -58,8 +62,9 @@ def measure(
     """
     check_attention(q, k, k, key_mask=key_mask, cu_seqlens=cu_seqlens)
     with no_autocast(q.device):
-        queries = Tokens(upcast(q), key_mask if q.shape[2] == k.shape[2] else None, cu_seqlens)
-        keys = Tokens(upcast(k), key_mask, cu_seqlens)
+        query_mask = key_mask if q.shape[2] == k.shape[2] else None
+        queries = Tokens.sample(upcast(q), query_mask, cu_seqlens)
+        keys = Tokens.sample(upcast(k), key_mask, cu_seqlens)
         return _statistics(queries, keys, scale, exact_scores, center_keys)
 
 
@@ -80,7 +85,7 @@ def measure_batch(
         queries, keys = _pool(upcast(q), query_mask), _pool(upcast(k), key_mask)
         statistics = _statistics(queries, keys, scale, exact_scores, center_keys)
         sequences = k.shape[0] * k.shape[1]
-        return statistics._replace(log_keys=(keys.count / sequences).clamp(min=1).log())
+        return statistics._replace(log_keys=(keys.length / sequences).clamp(min=1).log())
 
 
 def _statistics(
@@ -88,38 +93,37 @@ def _statistics(
 ) -> Statistics:
     dim, groups = keys.x.shape[-1], queries.x.shape[1] // keys.x.shape[1]
     scale = 1 / math.sqrt(dim) if scale is None else scale
-    query_mean, key_mean = queries.mean(), keys.mean()  # (rows, H, D)
+    numbers_q, numbers_k = queries.count * dim, keys.count * dim  # (rows, 1)
+    key_mean = keys.mean()  # (rows, H_kv, D)
     keys.subtract(key_mean)
     if exact_scores:
-        query_gram, key_gram = queries.gram(), keys.gram()  # (rows, H, D, D)
-        query_squares, key_squares = _trace(query_gram), _trace(key_gram)
-    else:
-        query_squares, key_squares = queries.squares(), keys.squares()  # (rows, H)
-    query_squares = query_squares - queries.count * dim * query_mean.mean(-1).square()
-    query_var = query_squares.clamp(min=0) / (queries.count * dim - 1).clamp(min=1)
-    if center_keys:
-        key_var = key_squares / (keys.count * dim).clamp(min=1)
-    else:
-        off_centre = keys.count * dim * key_mean.var(-1, correction=0)
-        key_var = (key_squares + off_centre) / (keys.count * dim - 1).clamp(min=1)
-        key_mean = torch.zeros_like(key_mean)
-    if exact_scores:
         # Divided before they are multiplied: the product of both sums would overflow first.
-        second_moment = query_gram / queries.count.clamp(min=1)[..., None, None]
-        covariance = key_gram / keys.count.clamp(min=1)[..., None, None]
+        second_moment, covariance = queries.second_moment(), keys.second_moment()
+        query_square, key_var = _trace(second_moment) / dim, _trace(covariance) / dim
         products = second_moment.unflatten(1, (-1, groups)) * covariance.unsqueeze(2)
         score_var = products.sum((-2, -1)).flatten(1, 2)
     else:
+        query_square, key_var = queries.mean_square(), keys.mean_square()  # (rows, H)
+    query_mean = queries.mean().mean(-1)
+    query_var = (query_square - query_mean.square()).clamp(min=0) * _unbiased(numbers_q)
+    if not center_keys:
+        key_var = (key_var + key_mean.var(-1, correction=0)) * _unbiased(numbers_k)
+        key_mean = torch.zeros_like(key_mean)
+    if not exact_scores:
         score_var = dim * query_var * key_var.repeat_interleave(groups, dim=1)
-    log_keys = keys.count.clamp(min=1).log()
     return Statistics(
         query_var,
         key_var,
         scale**2 * score_var,
         key_mean,
-        log_keys,
+        keys.length.clamp(min=1).log(),
         correction=torch.zeros_like(query_var),
     )
+
+
+def _unbiased(count: Tensor) -> Tensor:
+    """What makes a mean square about the sample's own mean an unbiased variance."""
+    return count / (count - 1).clamp(min=1)
 
 
 def _trace(x: Tensor) -> Tensor:

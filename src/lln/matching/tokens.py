@@ -1,17 +1,28 @@
 """Sums over the real tokens of each sequence, be the batch padded or packed."""
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from lln.functional.slots import assign
 
 CHUNK = 64  # packed sequences are summed in chunks of this many tokens
+# As many tokens say what all of them would, and longer sequences cost no more. It is a prime
+# number, so that a sample falls in step with no period that the data may have.
+SAMPLE = 1031
 
 
 class Tokens:
     """Real tokens in chunks `(B, H, M, c, D)`, zeros elsewhere, and sums over each sequence.
 
     A padded batch has one chunk per row; packed sequences have several each.
+
+    Attributes:
+        x: the tokens.
+        keep: where they are, `(B, 1, M, c, 1)` bool; None where there is nothing else.
+        count: `(rows, 1)` how many they are.
+        length: `(rows, 1)` how many the sequence has.
     """
 
     def __init__(self, x: Tensor, keep: Tensor | None, cu_seqlens: Tensor | None) -> None:
@@ -31,6 +42,44 @@ class Tokens:
         else:
             self.x = x.unsqueeze(2)
             self.count = x.new_full((x.shape[0], 1), x.shape[2])
+        self.length = self.count
+
+    @classmethod
+    def sample(cls, x: Tensor, keep: Tensor | None, cu_seqlens: Tensor | None) -> Self:
+        """`SAMPLE` tokens of each sequence, spread evenly over its real ones; all of fewer."""
+        n, exporting = x.shape[2], torch.compiler.is_exporting()  # where n may be anything
+        if not exporting and n <= SAMPLE:
+            return cls(x, keep, cu_seqlens)
+        if cu_seqlens is not None:
+            tokens = cls(x, keep, cu_seqlens)
+            return tokens if tokens._chunk_row is None else tokens._thinned_out(tokens._chunk_row)
+        index = torch.arange(SAMPLE, device=x.device)
+        if keep is None and not exporting:
+            tokens = cls(x.index_select(2, index * n // SAMPLE), None, None)
+            tokens.length = torch.full_like(tokens.count, n)
+            return tokens
+        if keep is None:
+            keep = torch.ones(x.shape[0], n, dtype=torch.bool, device=x.device)
+        count = keep.sum(1, keepdim=True)
+        rank = index * count.clamp(min=SAMPLE) // SAMPLE  # among the real tokens: (B, SAMPLE)
+        position = torch.searchsorted(keep.cumsum(1), rank + 1).clamp(max=n - 1)
+        position = position[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
+        tokens = cls(x.gather(2, position), rank < count, None)
+        tokens.length = count.to(x.dtype)
+        return tokens
+
+    def _thinned_out(self, chunk_row: Tensor) -> Self:
+        """What `sample` takes of packed sequences."""
+        chunk = torch.arange(chunk_row.shape[0], device=self.x.device)
+        chunk = chunk - torch.searchsorted(chunk_row, chunk_row)  # in its sequence
+        rank = chunk[:, None] * CHUNK + torch.arange(CHUNK, device=self.x.device)  # (M, c)
+        count = self.count.squeeze(1).long().clamp(min=SAMPLE)
+        count = count[chunk_row.clamp(max=self._rows - 1)].unsqueeze(1)  # (M, 1)
+        nearest = (rank * SAMPLE + count - 1) // count  # the first of the sample at or after it
+        taken = (nearest * count // SAMPLE == rank).unsqueeze(-1)  # (M, c, 1)
+        self.keep = taken if self.keep is None else self.keep & taken
+        self.x, self.count = self.blank(self.x, 0), self.count.clamp(max=SAMPLE)
+        return self
 
     def per_row(self, chunks: Tensor) -> Tensor:
         """Sums `(B, H, M, ...)` over the chunks of each sequence: `(rows, H, ...)`."""
@@ -63,14 +112,20 @@ class Tokens:
         """Takes `(rows, H, D)` off every token."""
         self.x = self.blank(self.x - self.spread(value), 0)
 
+    def average(self, sums: Tensor) -> Tensor:
+        """Sums over the tokens of a chunk `(B, H, M, ...)` as means over them all."""
+        per_row = self.per_row(sums)
+        return per_row / self.count.clamp(min=1).view(-1, *[1] * (per_row.dim() - 1))
+
     def mean(self) -> Tensor:
         """The mean token, `(rows, H, D)`."""
-        return self.per_row(self.x.sum(-2)) / self.count.clamp(min=1).unsqueeze(-1)
+        return self.average(self.x.sum(-2))
 
-    def squares(self) -> Tensor:
-        """Sum of squares, `(rows, H)`."""
-        return self.per_row(torch.linalg.vector_norm(self.x, dim=(-2, -1)).square())
+    def mean_square(self) -> Tensor:
+        """The mean square of all numbers, `(rows, H)`."""
+        squares = torch.linalg.vector_norm(self.x, dim=(-2, -1)).square()
+        return self.average(squares) / self.x.shape[-1]
 
-    def gram(self) -> Tensor:
-        """Σ x xᵀ, `(rows, H, D, D)`."""
-        return self.per_row(self.x.mT @ self.x)
+    def second_moment(self) -> Tensor:
+        """The mean of x xᵀ, `(rows, H, D, D)`."""
+        return self.average(self.x.mT @ self.x)

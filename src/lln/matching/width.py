@@ -157,46 +157,67 @@ def width(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Tensor:
     if values.shape[1] == 2:
         a, b = values[:, :1], values[:, 1:]
         return ((score_std.square() - b) / a).clamp(min=0).sqrt()
-    place = _place(score_std)
-    beyond = (place - _on_grid(place)) / STEPS_PER_DOUBLING * math.log(2)
-    low, high, share = _neighbours(values, place)
-    return (torch.lerp(low, high, share) + beyond).exp()
+    place, left, share = _neighbours(score_std)
+    return _width(place, torch.lerp(*_both_sides(values, left), share))
 
 
-def locate(curve: Curve, score_std: Tensor, log_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the calibration expects the columns to be.
+class Expected(NamedTuple):
+    """What the calibration expects at some σ_sm, `(rows, H)` each.
 
-    Returns:
-        `(rows, H)` each: the entropy of the columns at the matched σ̃, its slope over log σ̃, and
-        whether σ_sm is on the grid.
+    Attributes:
+        width: the matched σ̃.
+        columns: the entropy of the columns at that σ̃.
+        slope: its derivative by log σ̃.
+        on_grid: whether the calibration knows this σ_sm.
     """
+
+    width: Tensor
+    columns: Tensor
+    slope: Tensor
+    on_grid: Tensor
+
+
+def expect(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Expected:
+    """`width`, and where the calibration expects the columns to be."""
     if curve.columns is None:
         raise ValueError("only the entropy target knows the entropy of columns")
-    place = _place(score_std)
-    low, high, share = _neighbours(_at_length(curve.log_lengths, curve.columns, log_keys), place)
-    left, right, _ = _neighbours(_at_length(curve.log_lengths, curve.values, log_keys), place)
+    both = torch.cat([curve.values, curve.columns], 1)
+    values, columns = _at_length(curve.log_lengths, both, log_keys).chunk(2, 1)
+    place, left, share = _neighbours(score_std)
+    low_width, high_width = _both_sides(values, left)
+    low, high = _both_sides(columns, left)
     # The calibration holds s = log((log2 N − C) / C), so C = log2 N / (1 + exp(s)).
     part = torch.sigmoid(-torch.lerp(low, high, share))
-    most = log_keys / math.log(2)
-    slope = -most * part * (1 - part) * (high - low) / (right - left)
-    return most * part, slope, place == _on_grid(place)
+    expected = part * log_keys / math.log(2)
+    return Expected(
+        _width(place, torch.lerp(low_width, high_width, share)),
+        expected,
+        expected * (part - 1) * (high - low) / (high_width - low_width),
+        place == _on_grid(place),
+    )
 
 
-def _place(score_std: Tensor) -> Tensor:
-    """Where on the grid of σ_sm, in steps."""
-    return (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
+def _width(place: Tensor, log_width: Tensor) -> Tensor:
+    beyond = (place - _on_grid(place)) / STEPS_PER_DOUBLING * math.log(2)
+    return (log_width + beyond).exp()
+
+
+def _neighbours(score_std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The place of σ_sm in steps of the grid, the point left of it, and the share of the right."""
+    place = (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
+    on_grid = _on_grid(place)
+    # A NaN in q or k has no place. It shall be a NaN in the result, and not an index.
+    left = on_grid.nan_to_num(0).clamp(max=SCORE_STD_POINTS - 2).long()
+    return place, left, on_grid - left
 
 
 def _on_grid(place: Tensor) -> Tensor:
     return place.clamp(0, SCORE_STD_POINTS - 1)
 
 
-def _neighbours(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The values `(rows, points)` on both sides of each place, and the share of the right one."""
-    # A NaN in q or k has no place. It shall be a NaN in the result, and not an index.
-    left = _on_grid(place).floor().clamp(max=SCORE_STD_POINTS - 2).nan_to_num(0)
-    low, high = values.gather(1, left.long()), values.gather(1, left.long() + 1)
-    return low, high, _on_grid(place) - left
+def _both_sides(values: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """The values `(rows, points)` at `left` `(rows, H)` and right of it."""
+    return values.gather(1, left), values.gather(1, left + 1)
 
 
 def _at_length(log_lengths: Tensor, values: Tensor, log_keys: Tensor) -> Tensor:
@@ -229,14 +250,19 @@ class Factors(NamedTuple):
 
 @torch.no_grad()
 def factors_of(curve: Curve, statistics: Statistics, center_keys: bool) -> Factors:
+    """α and β along the curve, corrected as the statistics say."""
+    sigma = width(curve, statistics.score_var.sqrt(), statistics.log_keys)  # (rows, H)
+    return split(sigma * statistics.correction.exp(), statistics, center_keys)
+
+
+def split(sigma: Tensor, statistics: Statistics, center_keys: bool) -> Factors:
     """α = σ̃ / (√2 σ_q) and β = σ̃ / (√2 σ_k) (Eq. 10).
 
     Heads that share keys share β too: theirs is the root mean square over the group.
     """
-    sigma = width(curve, statistics.score_var.sqrt(), statistics.log_keys)  # (rows, H)
-    sigma = sigma * statistics.correction.exp()
-    groups = sigma.shape[1] // statistics.key_var.shape[1]
-    shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
+    groups, shared = sigma.shape[1] // statistics.key_var.shape[1], sigma
+    if groups > 1:
+        shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
     return Factors(
         _ratio(sigma, statistics.query_var),
         _ratio(shared, statistics.key_var),

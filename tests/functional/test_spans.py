@@ -1,0 +1,65 @@
+"""Working span by span changes nothing but speed."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from lln.functional import lln_attention, slots
+from lln.matching import Factors, column_entropy
+
+N = 300  # in spans of 64: four whole ones and a part
+
+
+def pieces(function, monkeypatch):
+    """What `function` gives in one piece, and in spans."""
+    whole = function()
+    monkeypatch.setattr(slots, "SPAN", 1)
+    return whole, function()
+
+
+def test_spans_cover_the_sequence_once(monkeypatch):
+    x = torch.empty(2, 3, N, 4)
+    assert slots.spans(x) == [slice(0, N)]
+    monkeypatch.setattr(slots, "SPAN", 1)
+    positions = torch.cat([torch.arange(N)[span] for span in slots.spans(x)])
+    assert torch.equal(positions, torch.arange(N))
+    assert len(slots.spans(x)) == 5
+
+
+@pytest.mark.parametrize("mask", ["all", "some", "one_row_empty"])
+@pytest.mark.parametrize("n_q", [N, 70])
+@pytest.mark.parametrize("learned", [False, True])
+def test_attention_and_its_gradients(mask, n_q, learned, monkeypatch):
+    q, k, v = torch.randn(2, 4, n_q, 5), torch.randn(2, 2, N, 5), torch.randn(2, 2, N, 3)
+    alpha, beta, shift = torch.rand(2, 4) + 1, torch.rand(2, 2) + 1, torch.randn(2, 2, 5)
+    keep = torch.rand(2, N) > 0.4
+    if mask == "one_row_empty":
+        keep[1] = False
+    if mask != "all":
+        k, v = (x.masked_fill(~keep[:, None, :, None], torch.nan) for x in (k, v))
+    leaves = [q, k, v, *([alpha, beta, shift] if learned else [])]
+    weight = torch.randn(2, 4, n_q, 3)
+
+    def run():
+        for x in leaves:
+            x.grad = None
+            x.requires_grad_()
+        out = lln_attention(
+            q, k, v, alpha, beta, key_shift=shift, key_mask=None if mask == "all" else keep
+        )
+        (out * weight).sum().backward()
+        return [out.detach(), *(x.grad for x in leaves)]
+
+    whole, parts = pieces(run, monkeypatch)
+    for a, b in zip(whole, parts, strict=True):
+        assert a.isfinite().all()
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_entropy_of_columns(masked, monkeypatch):
+    q, k = torch.randn(2, 4, N, 5), torch.randn(2, 2, N, 5)
+    found = Factors(torch.rand(2, 4) + 1, torch.rand(2, 2) + 1, None)
+    keep = torch.rand(2, N) > 0.4 if masked else None
+    whole, parts = pieces(lambda: column_entropy(q, k, found, key_mask=keep), monkeypatch)
+    assert_close(whole, parts)

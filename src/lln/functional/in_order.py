@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from lln.functional.precision import no_autocast
 
 # Chunks that are read at a time: fewer fit the cache better, more keep threads from waiting.
-BLOCK = 128
+BLOCK = 64
 
 
 def starts(sequence: Tensor) -> list[bool]:

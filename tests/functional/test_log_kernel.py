@@ -1,13 +1,16 @@
 """Chunks of the causal form: rows within and beyond reach, and sums before each chunk."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from functional.forms import assert_identical, assert_same, draw, out_and_gradients
-from lln.functional import lln_attention
+from lln.functional import in_order, lln_attention
+from lln.functional.chunked import attend_at_once, fold_groups
 from lln.functional.log_kernel import REACH, LogKernel, _all_within_reach, _beyond_reach
-from lln.functional.prefix import Sums, exclusive_prefix
+from lln.functional.prefix import Sums
 
 SETTINGS = {
     "plain": {},
@@ -43,42 +46,42 @@ def test_gradients_within_and_beyond_reach(position, size, setting):
 @pytest.mark.parametrize("position", range(8))
 def test_a_jump_is_beyond_reach_from_its_position_on(position, shift):
     """And what comes before it keeps every bit."""
-    q, k, v = draw(8, batch=1, dim=3)
+    q, k, v = (x.unflatten(2, (1, 8)) for x in draw(8, batch=1, dim=3))
     k = k + shift
-    before = Sums(torch.zeros(1, 2, 3) + shift, torch.rand(1, 2, 3, 4))
+    before = Sums(torch.zeros(1, 2, 3) + shift, torch.rand(1, 2, 3, v.shape[-1] + 1))
     jumped = jump(k, position, 2 * REACH)
-    assert _all_within_reach(k, before.peak)
-    assert not _all_within_reach(jumped, before.peak)
-    beyond = _beyond_reach(jumped, before.peak)
-    assert_identical(beyond[0, 0, :, 0], torch.arange(8) >= position)
-    values = torch.cat([v, torch.ones(1, 2, 8, 1)], -1)
-    out = LogKernel().read_causal(q, jumped, values, before)
-    usual = LogKernel().read_causal(q, k, values, before)
-    assert_identical(out[:, :, :position], usual[:, :, :position])
+    peak = before.peak.unsqueeze(2)
+    assert _all_within_reach(k, k.amax(-2), peak)
+    assert not _all_within_reach(jumped, jumped.amax(-2), peak)
+    beyond = _beyond_reach(jumped, peak)
+    assert_identical(beyond[0, 0, 0, :, 0], torch.arange(8) >= position)
+    sequence = torch.zeros(1, dtype=torch.int)
+    out, _ = LogKernel().attend_in_order(q, jumped, v, sequence, before)
+    usual, _ = LogKernel().attend_in_order(q, k, v, sequence, before)
+    assert_identical(out[..., :position, :], usual[..., :position, :])
 
 
 @pytest.mark.parametrize("size", [0, REACH / 2, 2 * REACH])
-def test_tiles_equal_the_product(size):
-    q, k, v = draw(16, batch=1, heads=1, dim=3, dtype=torch.float64)
-    values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
-    before = Sums(torch.randn(1, 1, 3).double(), torch.rand(1, 1, 3, 4).double())
-    kernel, k = LogKernel(), jump(k, 5, size)
-    assert_same(
-        out_and_gradients(lambda *x: kernel.read_causal(*x, before), q, k, values),
-        out_and_gradients(lambda *x: kernel._read_tiled(*x, before), q, k, values),
-    )
-
-
-@pytest.mark.parametrize("lengths", [[2], [40], [3, 1, 36], [16, 16, 1], [1] * 20 + [2]])
-def test_chunk_by_chunk_equals_all_at_once(lengths, monkeypatch):
+@pytest.mark.parametrize("lengths", [[1], [40], [3, 1, 36], [16, 16, 1], [1] * 20 + [2]])
+def test_chunk_by_chunk_equals_all_at_once(lengths, size, monkeypatch):
+    """Outputs, the sums after the last chunk, and the gradients of both."""
+    monkeypatch.setattr(in_order, "BLOCK", 7)
     sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    peak = 20 * torch.randn(2, 3, len(sequence), 4, dtype=torch.float64)
-    peak[:, :, ::7] = -torch.inf
+    q, k, v = draw(4 * len(sequence), batch=2, heads=4, kv_heads=2, dim=3, dtype=torch.float64)
+    q, k, v = (x.unflatten(2, (-1, 4)) for x in (q, jump(k, 4 * len(sequence) // 3, size), v))
+    q, kernel = fold_groups(q, 2), LogKernel()
+    k[:, :, ::7] = -torch.inf
+    inputs = [q, k, v]
+    if len(lengths) == 1:  # packed sequences come after nothing
+        inputs.append(torch.rand(2, 2, 3, v.shape[-1] + 1).double())
+    peak = torch.randn(2, 2, 3).double()
 
-    def run(total):
-        return exclusive_prefix(Sums(peak, total), sequence).total
+    def run(attend):
+        def call(q, k, v, total=None):
+            state = None if total is None else Sums(peak, total)
+            out, after = attend(q, k, v, sequence, state)
+            return torch.cat([out.flatten(), after.total.flatten()])
 
-    total = torch.randn(*peak.shape, 5, dtype=torch.float64).masked_fill(peak.isinf()[..., None], 0)
-    one_by_one = out_and_gradients(run, total)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert_same(out_and_gradients(run, total), one_by_one)
+        return out_and_gradients(call, *inputs)
+
+    assert_same(run(kernel.attend_in_order), run(partial(attend_at_once, kernel)))

@@ -30,6 +30,11 @@ class Kernel(Protocol):
     def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
         """The same over `before` and the keys j ≤ i; r / n rows of q stand at each position."""
 
+    def attend_in_order(
+        self, q: Tensor, k: Tensor, v: Tensor, sequence: Tensor, state: Sums | None
+    ) -> tuple[Tensor, Sums]:
+        """What `attend_at_once` gives, one chunk after another (see `in_order`)."""
+
 
 def with_ones(v: Tensor) -> Tensor:
     """`[v, 1]`, whose weighted sum is `[numerator, denominator]`."""
@@ -70,26 +75,18 @@ def attend_causal(
     """
     heads, n_q = q.shape[1], q.shape[2]
     kv_heads, n_k = k.shape[1], k.shape[2]
-    v = with_ones(v)
     if n_q < n_k:  # the keys that every query sees
         past = n_k - n_q
-        seen = kernel.sums(k[:, :, :past], v[:, :, :past])
+        seen = kernel.sums(k[:, :, :past], with_ones(v[:, :, :past]))
         state = seen if state is None else merge(state, seen)
         k, v = k[:, :, past:], v[:, :, past:]
     elif n_q > n_k:  # the queries that see no key
         q = q[:, :, n_q - n_k :]
     n = q.shape[2]
     q, k, v = split(q, size), split(k, size, kernel.blank), split(v, size)
-    own = kernel.sums(k, v)
-    before = exclusive_prefix(own, torch.zeros(k.shape[2], dtype=torch.int, device=k.device))
-    if state is not None:
-        before = merge(before, Sums(state.peak.unsqueeze(2), state.total.unsqueeze(2)))
-    out = kernel.read_causal(fold_groups(q, kv_heads), k, v, before)
+    sequence = torch.zeros(k.shape[2], dtype=torch.int, device=k.device)
+    out, state = _attend(kernel, fold_groups(q, kv_heads), k, v, sequence, state)
     out = unfold_groups(out, heads).flatten(2, 3)[:, :, :n]
-    state = merge(
-        Sums(before.peak[:, :, -1], before.total[:, :, -1]),
-        Sums(own.peak[:, :, -1], own.total[:, :, -1]),
-    )
     return F.pad(out, (0, 0, n_q - n, 0)), state
 
 
@@ -105,11 +102,44 @@ def attend_packed(
     """Attention within each of the sequences packed into one row (arguments as above, B = 1)."""
     heads, kv_heads, n = q.shape[1], k.shape[1], q.shape[2]
     slots, sequence = assign(torch.ones(1, n, dtype=torch.bool, device=q.device), size, cu_seqlens)
-    k, v = slots.split(k, kernel.blank), slots.split(with_ones(v))
-    q = fold_groups(slots.split(q), kv_heads)
-    own = kernel.sums(k, v)
+    q, k, v = fold_groups(slots.split(q), kv_heads), slots.split(k, kernel.blank), slots.split(v)
     if causal:
-        out = kernel.read_causal(q, k, v, exclusive_prefix(own, sequence[0]))
+        out, _ = _attend(kernel, q, k, v, sequence[0], None)
     else:
+        own = kernel.sums(k, with_ones(v))
         out = kernel.read(q, per_sequence(own, sequence[0], cu_seqlens.shape[0] - 1))
     return slots.join(unfold_groups(out, heads))
+
+
+def _attend(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, sequence: Tensor, state: Sums | None
+) -> tuple[Tensor, Sums]:
+    if k.device.type == "cpu" and not torch.compiler.is_compiling():
+        return kernel.attend_in_order(q, k, v, sequence, state)
+    return attend_at_once(kernel, q, k, v, sequence, state)
+
+
+def attend_at_once(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, sequence: Tensor, state: Sums | None
+) -> tuple[Tensor, Sums]:
+    """Causal attention over chunks, and the sums after the last one.
+
+    Args:
+        kernel: the kernel.
+        q: `(B, H_kv, M, n · G, D)`.
+        k: `(B, H_kv, M, n, D)`.
+        v: `(B, H_kv, M, n, E)`.
+        sequence: `(M,)` which sequence a chunk belongs to, not decreasing.
+        state: what came before, if there is but one sequence; peak `(B, H_kv, D)`.
+    """
+    v = with_ones(v)
+    own = kernel.sums(k, v)
+    before = exclusive_prefix(own, sequence)
+    if state is not None:
+        before = merge(before, Sums(state.peak.unsqueeze(2), state.total.unsqueeze(2)))
+    out = kernel.read_causal(q, k, v, before)
+    state = merge(
+        Sums(before.peak[:, :, -1], before.total[:, :, -1]),
+        Sums(own.peak[:, :, -1], own.total[:, :, -1]),
+    )
+    return out, state

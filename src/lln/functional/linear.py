@@ -1,11 +1,13 @@
 """Linearised attention (Eq. 4) for any positive feature maps, O(N · D · E)."""
 
+import torch
 from torch import Tensor
 
 from lln.functional.checks import check_attention, check_positive
 from lln.functional.chunked import attend_causal, attend_packed, normalise, with_ones
+from lln.functional.in_order import attend_in_order, starts
 from lln.functional.precision import no_autocast, upcast
-from lln.functional.prefix import Sums
+from lln.functional.prefix import Sums, nothing
 from lln.functional.softmax import blank
 
 
@@ -24,6 +26,14 @@ class _FeatureKernel:
         weight = (q @ k.mT).unflatten(-2, (k.shape[-2], -1))  # (..., n, G, n)
         weight = weight.transpose(-2, -3).tril().transpose(-2, -3).flatten(-3, -2)
         return normalise(q @ before.total + weight @ v)
+
+    def attend_in_order(
+        self, q: Tensor, k: Tensor, v: Tensor, sequence: Tensor, state: Sums | None
+    ) -> tuple[Tensor, Sums]:
+        before = nothing(k, v) if state is None else state
+        decay = k.new_ones(()).expand(*k.shape[:3], k.shape[4])  # (B, H, M, D)
+        out, total = attend_in_order(q, k, v, None, decay, starts(sequence), before.total)
+        return out, Sums(torch.zeros_like(before.peak), total)
 
 
 def linear_attention(

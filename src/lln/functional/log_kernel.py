@@ -1,14 +1,15 @@
 """κ(q, k) = Σ_c exp(q_c + k_c) in chunks, exact whatever the size of the exponents.
 
 **Within reach.** Relative to the peak of all earlier chunks, the keys of a chunk are seldom large:
-then the weights within a chunk are one product, and the backward is written out.
+then the weights within a chunk are one product (see `in_order`).
 
 **Beyond it**, rows and keys can share no peak: one that lies in a row's future could underflow all
 that the row sees. What such a row sees is tiled by halves instead: the second half of every node
 reads its first half relative to that half's peak, for nodes of two tokens, four, and so on up to
 the chunk.
 
-Which of the two a row takes depends on its past alone.
+Which of the two a row takes depends on its past alone: from the first row beyond reach on, a
+sequence is tiled. On a GPU and in compiled code all rows are, for nothing may wait to find out.
 """
 
 from typing import Any
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lln.functional.chunked import normalise
+from lln.functional.chunked import attend_at_once, normalise
+from lln.functional.in_order import attend_in_order, peaks_before, starts
 from lln.functional.precision import no_autocast, or_zero
-from lln.functional.prefix import Sums
+from lln.functional.prefix import Sums, nothing
 
 # exp(±REACH) times whatever exp gives in float32 loses nothing that is not below rounding.
 REACH = 30.0
@@ -43,15 +45,6 @@ class LogKernel:
 
     def read_causal(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
         """The same over `before` and the chunk's own keys up to each row's position."""
-        if k.device.type != "cpu" or torch.compiler.is_compiling():
-            return self._read_tiled(q, k, v, before)  # nothing waits for what is within reach
-        near: Tensor = _ReadNear.apply(q, k, v, *before)  # type: ignore[no-untyped-call]
-        if _all_within_reach(k, before.peak):
-            return near
-        beyond = _beyond_reach(k, before.peak).repeat_interleave(q.shape[-2] // k.shape[-2], -2)
-        return torch.where(beyond, self._read_tiled(q, k, v, before), near)
-
-    def _read_tiled(self, q: Tensor, k: Tensor, v: Tensor, before: Sums) -> Tensor:
         n, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
         with torch.no_grad():
             peak = before.peak.unsqueeze(-2)
@@ -59,6 +52,28 @@ class LogKernel:
             top = (q.unflatten(-2, (n, groups)) + seen.unsqueeze(-2)).amax(-1, keepdim=True)
             top = or_zero(top).flatten(-3, -2)  # (..., n · G, 1)
         return normalise((q + peak - top).exp() @ before.total + self._own_chunk(q - top, k) @ v)
+
+    def attend_in_order(
+        self, q: Tensor, k: Tensor, v: Tensor, sequence: Tensor, state: Sums | None
+    ) -> tuple[Tensor, Sums]:
+        """Chunk by chunk as long as keys are within reach."""
+        first, before = starts(sequence), nothing(k, v) if state is None else state
+        own = k.detach().amax(-2)  # (B, H, M, D)
+        peaks = peaks_before(own, first, before.peak)  # (B, H, M + 1, D)
+        past, after = peaks[:, :, :-1], peaks[:, :, -1]
+        base = or_zero(peaks)
+        decay = base.diff(dim=2).neg_().clamp_(max=REACH).exp_()
+        base = base[:, :, :-1]
+        within, near = _all_within_reach(k, own, past), k
+        if not within:  # rows that see what is clamped are tiled
+            near = torch.minimum(k, (base + REACH).unsqueeze(-2))
+        out, total = attend_in_order(q, near, v, base, decay, first, before.total)
+        if not within:
+            rows, end = _since_beyond_reach(k, past, first)
+            tiled, tiled_after = attend_at_once(self, q, k, v, sequence, state)
+            out = tiled.where(rows.repeat_interleave(q.shape[-2] // k.shape[-2], -2), out)
+            total = tiled_after.total.where(end.unsqueeze(-1), total)
+        return out, Sums(after, total)
 
     def _own_chunk(self, q: Tensor, k: Tensor) -> Tensor:
         """Lower triangular weights `(..., n · G, n)`, n a power of two, from the bottom up."""
@@ -80,9 +95,9 @@ class LogKernel:
         return weight.squeeze(-3)
 
 
-def _all_within_reach(k: Tensor, peak: Tensor) -> bool:
+def _all_within_reach(k: Tensor, own: Tensor, peak: Tensor) -> bool:
     """No row is beyond reach: less to compute than for which of them, and nearly always true."""
-    near = (k.amax(-2) <= or_zero(peak) + REACH).all()
+    near = (own <= or_zero(peak) + REACH).all()
     first = k[(peak == -torch.inf).any(-1)]  # chunks with nothing before them
     return bool(near) and not bool(((first < -REACH) & (first > -torch.inf)).any())
 
@@ -93,6 +108,14 @@ def _beyond_reach(k: Tensor, peak: Tensor) -> Tensor:
     large = seen > or_zero(peak) + REACH
     small = (seen < -REACH) & (seen > -torch.inf) & (peak == -torch.inf)
     return (large | small | seen.isnan()).any(-1, keepdim=True)
+
+
+def _since_beyond_reach(k: Tensor, peak: Tensor, starts: list[bool]) -> tuple[Tensor, Tensor]:
+    """What comes after a row beyond reach: rows `(B, H, M, n, 1)`, and the end `(B, H, 1)`."""
+    beyond = _beyond_reach(k, peak)
+    last = beyond[..., -1, :].to(k)  # (B, H, M, 1)
+    since = peaks_before(last, starts, torch.zeros_like(last[:, :, 0])) > 0  # (B, H, M + 1, 1)
+    return beyond | since[:, :, :-1].unsqueeze(-2), since[:, :, -1]
 
 
 class _Total(torch.autograd.Function):
@@ -110,39 +133,3 @@ class _Total(torch.autograd.Function):
         w, v = ctx.saved_tensors
         with no_autocast(grad.device):
             return (v @ grad.mT).mul_(w), w @ grad, None
-
-
-class _ReadNear(torch.autograd.Function):
-    """U total + W v, normalised, with U = exp(q + peak), w = exp(k − peak), W = lower(U wᵀ)."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, peak: Tensor, total: Tensor) -> Tensor:
-        peak = or_zero(peak).unsqueeze(-2)
-        u = q + peak
-        u.sub_(u.amax(-1, keepdim=True)).exp_()
-        w = (k - peak).clamp_(max=REACH).exp_()  # rows that see what is clamped are beyond reach
-        weight = _lower(u @ w.mT)  # (..., n · G, n)
-        sums = (u @ total).add_(weight @ v)
-        out = normalise(sums)
-        count = sums[..., -1:]
-        ctx.save_for_backward(u, w, weight, v, total, out, count.masked_fill(count == 0, 1))
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, weight, v, total, out, count = ctx.saved_tensors
-        with no_autocast(grad.device):
-            # Of the numerators, and in the last column of the denominator.
-            grad = torch.cat([grad, -(grad * out).sum(-1, keepdim=True)], -1).div_(count)
-            d_weight = _lower(grad @ v.mT)
-            d_q = (grad @ total.mT).add_(d_weight @ w).mul_(u)
-            d_k = (d_weight.mT @ u).mul_(w)
-            return d_q, d_k, weight.mT @ grad, None, u.mT @ grad
-
-
-def _lower(weight: Tensor) -> Tensor:
-    """`weight` `(..., n · G, n)`, changed to 0 where the key comes after the row."""
-    for head in weight.unflatten(-2, (weight.shape[-1], -1)).unbind(-2):  # (..., n, n)
-        head.tril_()
-    return weight

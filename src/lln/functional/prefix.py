@@ -29,6 +29,13 @@ class Sums(NamedTuple):
     total: Tensor
 
 
+def nothing(k: Tensor, v: Tensor) -> Sums:
+    """The sum of no keys `(B, H, ..., D)` with values `(B, H, ..., E)`, and a column of ones."""
+    batch, heads, dim, width = *k.shape[:2], k.shape[-1], v.shape[-1] + 1
+    peak = k.new_full((batch, heads, dim), -torch.inf)
+    return Sums(peak, v.new_zeros(batch, heads, dim, width))
+
+
 def merge(a: Sums, b: Sums) -> Sums:
     """The sum over both."""
     peak = torch.maximum(a.peak, b.peak)
@@ -59,8 +66,6 @@ def exclusive_prefix(sums: Sums, sequence: Tensor) -> Sums:
         sums: peak `(B, H, M, D)`, total `(B, H, M, D, F)`.
         sequence: `(M,)` which sequence a chunk belongs to, not decreasing.
     """
-    if sequence.device.type == "cpu" and not torch.compiler.is_compiling():
-        return _one_by_one(sums, sequence)  # on a CPU this takes a third of the time
     chunks = sequence.shape[0]
     groups = count_chunks(chunks, GROUP)
     index = torch.arange(groups * GROUP, device=sequence.device)
@@ -89,17 +94,6 @@ def exclusive_prefix(sums: Sums, sequence: Tensor) -> Sums:
 
     peak, total = merge(within, before)
     return Sums(peak.flatten(2, 3)[:, :, :chunks], total.flatten(2, 3)[:, :, :chunks])
-
-
-def _one_by_one(sums: Sums, sequence: Tensor) -> Sums:
-    """The same with a step per chunk, which can be neither parallel nor compiled."""
-    chunks = list(zip(sums.peak.unbind(2), sums.total.unbind(2), strict=True))
-    empty = Sums(torch.full_like(chunks[0][0], -torch.inf), torch.zeros_like(chunks[0][1]))
-    before, goes_on = [empty], sequence.diff().eq(0).tolist()
-    for chunk, same in zip(chunks[:-1], goes_on, strict=True):
-        before.append(merge(before[-1], Sums(*chunk)) if same else empty)
-    peak, total = zip(*before, strict=True)
-    return Sums(torch.stack(peak, 2), torch.stack(total, 2))
 
 
 def per_sequence(sums: Sums, sequence: Tensor, sequences: int) -> Sums:

@@ -134,7 +134,8 @@ def _empty(k: Tensor, v: Tensor) -> LLNState:
 
 def _as_sums(state: LLNState) -> Sums:
     z = state.log_weight
-    carried = (or_zero(z) - or_zero(z).detach()).exp()  # 1 in value, but z keeps its gradient
+    # 1 in value (0 where there is nothing yet), but z keeps its gradient.
+    carried = (z - or_zero(z).detach()).exp()
     return Sums(z.detach(), carried.unsqueeze(-1) * with_ones(state.mean))
 
 

@@ -87,7 +87,9 @@ def attend_causal(
     sequence = torch.zeros(k.shape[2], dtype=torch.int, device=k.device)
     out, state = _attend(kernel, fold_groups(q, kv_heads), k, v, sequence, state)
     out = unfold_groups(out, heads).flatten(2, 3)[:, :, :n]
-    return F.pad(out, (0, 0, n_q - n, 0)), state
+    if n_q > n_k:
+        out = F.pad(out, (0, 0, n_q - n_k, 0))
+    return out, state
 
 
 def attend_packed(

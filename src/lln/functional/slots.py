@@ -44,11 +44,6 @@ def spans(x: Tensor) -> list[slice]:
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 
-def largest(parts: list[Tensor]) -> Tensor:
-    """The elementwise maximum."""
-    return parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
-
-
 class Slots(NamedTuple):
     """A slot for each token of a batch.
 

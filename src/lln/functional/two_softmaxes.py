@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lln.functional.precision import LOG2E, no_autocast, or_zero
-from lln.functional.slots import largest, spans
+from lln.functional.slots import spans
 
 
 class TwoSoftmaxes(torch.autograd.Function):
@@ -44,7 +44,7 @@ class TwoSoftmaxes(torch.autograd.Function):
         cut = spans(k)
         scale, start = beta * LOG2E, torch.zeros_like(k[:, :, :1])
         peaks = [_exponents(k, scale, start, key_mask, x).amax(-2, keepdim=True) for x in cut]
-        peak = largest(peaks)
+        peak = peaks[0] if len(cut) == 1 else torch.stack(peaks).amax(0)
         empty, peak = peak == -torch.inf, or_zero(peak)  # (B, H, 1, D)
         columns, summary = torch.zeros_like(peak), v.new_zeros(())
         for x in cut:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lln.functional.precision import LOG2E, no_autocast, or_zero, upcast
-from lln.functional.slots import largest, spans
+from lln.functional.slots import spans
 from lln.matching.statistics import Statistics
 from lln.matching.tokens import Tokens
 from lln.matching.width import Curve, Factors, expect, factors_of, split
@@ -77,14 +77,14 @@ def column_entropy(
 
 
 def _columns(keys: Tokens, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """log2 Σ_j exp(β k_jc) and H(B_c) in bits, `(rows, H_kv, D)` each."""
-    scale, cut = keys.spread(beta * LOG2E), spans(keys.x)
-    start = torch.zeros_like(scale)
-    peaks = [_exponents(keys, scale, start, x, -torch.inf).amax(-2) for x in cut]
-    peak = or_zero(keys.per_row_max(largest(peaks)))
-    start, total, log_sum = -keys.spread(peak), peak.new_zeros(()), peak.new_zeros(())
-    for x in cut:
-        exponent = _exponents(keys, scale, start, x, NOTHING)
+    """log2 Σ_j exp(β k_jc) and H(B_c) in bits for β ≥ 0, `(rows, H_kv, D)` each."""
+    scale = beta * LOG2E
+    peak = or_zero(keys.per_row_max(keys.blank(keys.x, -torch.inf).amax(-2))) * scale
+    total, log_sum = peak.new_zeros(()), peak.new_zeros(())
+    for x in spans(keys.x):
+        exponent = torch.addcmul(-keys.spread(peak), keys.x[..., x, :], keys.spread(scale))
+        if keys.keep is not None:
+            exponent.masked_fill_(~keys.keep[..., x, :], NOTHING)
         b = exponent.exp2()
         total = total + b.sum(-2)
         log_sum = log_sum + b.mul_(exponent).sum(-2)
@@ -92,9 +92,3 @@ def _columns(keys: Tokens, beta: Tensor) -> tuple[Tensor, Tensor]:
     total = total.masked_fill(total == 0, 1)
     log_total = total.log2()
     return peak + log_total, log_total - log_sum / total
-
-
-def _exponents(keys: Tokens, scale: Tensor, start: Tensor, span: slice, blank: float) -> Tensor:
-    """`scale · k + start` in a span of the keys, `blank` at padding."""
-    x = torch.addcmul(start, keys.x[..., span, :], scale)
-    return x if keys.keep is None else x.masked_fill_(~keys.keep[..., span, :], blank)

@@ -81,7 +81,8 @@ def lln_diag_attention(
 
 
 def _combine(far: Tensor, near: Tensor, lln_share: Factor, diag_share: Factor) -> Tensor:
-    if isinstance(lln_share, float) and lln_share == diag_share:
+    learned = isinstance(lln_share, Tensor) or isinstance(diag_share, Tensor)
+    if not learned and lln_share == diag_share:
         return (far + near) * lln_share  # one pass less, here and in the backward
     return lln_share * far + diag_share * near
 

@@ -37,3 +37,15 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
         files.write_folder(path, lambda folder: (folder / "second").write_text("2"))
     assert [p.name for p in path.parent.iterdir()] == ["folder"]
     assert [p.name for p in path.iterdir()] == ["first"]
+
+
+def test_what_one_process_works_on_is_refused_to_others(tmp_path):
+    run = tmp_path / "runs" / "softmax-seed0"
+    with files.reserved(run):
+        with pytest.raises(BlockingIOError), files.reserved(run):
+            pass
+        with files.reserved(tmp_path / "runs" / "lln-seed0"):
+            pass
+    with files.reserved(run):
+        pass
+    assert not list((tmp_path / "runs").iterdir())

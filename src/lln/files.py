@@ -4,7 +4,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -40,3 +41,25 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
         os.replace(unfinished, path)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def reserved(path: Path) -> Iterator[None]:
+    """Keeps `path` to this process, by a lock beside it that ends with the process at the latest.
+
+    Raises:
+        BlockingIOError: another process has it. Only systems with `fcntl` know (not Windows).
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)

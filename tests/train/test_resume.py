@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from lln import files
 from lln.train import checkpoints, pretrain
 from lln.train.checkpoints import CheckpointWarning
 from lln.train.trainer import NotSaved
@@ -144,3 +145,10 @@ def test_a_finished_run_is_left_alone_and_another_configuration_refused(config, 
     (record,) = pretrain(experiment(config, "steps=4"), restart=True)
     assert record["final"]["steps"] == 4
     assert [path.name for path in checkpoints.checkpoints(run)] == ["checkpoint-3", "checkpoint-4"]
+
+
+def test_two_processes_do_not_train_one_run(config, run, whole):
+    shutil.copytree(whole, run)
+    with files.reserved(run), pytest.raises(ValueError, match="trained by another process: wait"):
+        pretrain(experiment(config), restart=True)
+    assert (run / "run.json").exists()

@@ -7,7 +7,7 @@ import shutil
 import statistics
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from transformers import (
     set_seed,
 )
 
+from lln.files import reserved
 from lln.train import memory
 from lln.train.callbacks import (
     RecordAttention,
@@ -86,6 +87,26 @@ def train(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     state = PartialState(cpu=_on_cpu())
+    with ExitStack() as stack:
+        if state.is_main_process:
+            try:
+                stack.enter_context(reserved(run.folder))
+            except BlockingIOError:
+                raise ValueError(
+                    f"{run.folder} is being trained by another process: wait for it, or choose "
+                    "another name="
+                ) from None
+        return _train(run, prepare, state, command, restart, say)
+
+
+def _train(
+    run: Run,
+    prepare: Callable[[Run], Material],
+    state: PartialState,
+    command: str,
+    restart: bool,
+    say: Callable[[str], object],
+) -> dict[str, Any]:
     record = Record(run, writes=state.is_main_process)
     if restart:
         state.wait_for_everyone()  # until all have read what the first process now removes

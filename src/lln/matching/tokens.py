@@ -1,7 +1,5 @@
 """Sums over the real tokens of each sequence, be the batch padded or packed."""
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -45,7 +43,7 @@ class Tokens:
         self.length = self.count
 
     @classmethod
-    def sample(cls, x: Tensor, keep: Tensor | None, cu_seqlens: Tensor | None) -> Self:
+    def sample(cls, x: Tensor, keep: Tensor | None, cu_seqlens: Tensor | None) -> "Tokens":
         """`SAMPLE` tokens of each sequence, spread evenly over its real ones; all of fewer."""
         n, exporting = x.shape[2], torch.compiler.is_exporting()  # where n may be anything
         if not exporting and n <= SAMPLE:
@@ -68,7 +66,7 @@ class Tokens:
         tokens.length = count.to(x.dtype)
         return tokens
 
-    def _thinned_out(self, chunk_row: Tensor) -> Self:
+    def _thinned_out(self, chunk_row: Tensor) -> "Tokens":
         """What `sample` takes of packed sequences."""
         chunk = torch.arange(chunk_row.shape[0], device=self.x.device)
         chunk = chunk - torch.searchsorted(chunk_row, chunk_row)  # in its sequence

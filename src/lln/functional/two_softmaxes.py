@@ -3,7 +3,7 @@
     z_c = log Σ_j exp(β k_jc),   A = softmax_c(α q + z + offset),   B = softmax_j(β k)
 
 Nothing but the inputs, z and the D × E sums is kept for the backward pass: A and B are computed
-anew, which takes less time than fetching two more tensors of the inputs' size from memory. On a CPU
+anew, which on a CPU takes no more time than writing A and reading it again. There
 everything runs over spans of the sequence that stay in the cache.
 """
 

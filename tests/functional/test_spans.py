@@ -26,19 +26,23 @@ def test_spans_cover_the_sequence_once(monkeypatch):
     assert len(slots.spans(x)) == 5
 
 
-@pytest.mark.parametrize("mask", ["all", "some", "one_row_empty"])
+@pytest.mark.parametrize("mask", ["all", "some", "one_row_empty", "first_span_empty"])
 @pytest.mark.parametrize("n_q", [N, 70])
 @pytest.mark.parametrize("learned", [False, True])
 def test_attention_and_its_gradients(mask, n_q, learned, monkeypatch):
-    q, k, v = torch.randn(2, 4, n_q, 5), torch.randn(2, 2, N, 5), torch.randn(2, 2, N, 3)
-    alpha, beta, shift = torch.rand(2, 4) + 1, torch.rand(2, 2) + 1, torch.randn(2, 2, 5)
+    q, k, v = (torch.randn(*x).double() for x in ((2, 4, n_q, 5), (2, 2, N, 5), (2, 2, N, 3)))
+    alpha, beta = torch.rand(2, 4).double() + 1, torch.rand(2, 2).double() + 1
+    shift = torch.randn(2, 2, 5).double()
     keep = torch.rand(2, N) > 0.4
     if mask == "one_row_empty":
         keep[1] = False
+    if mask == "first_span_empty":  # and keys whose peak is far below the 0 of no peak at all
+        keep[:, :70] = False
+        k = k - 400
     if mask != "all":
         k, v = (x.masked_fill(~keep[:, None, :, None], torch.nan) for x in (k, v))
     leaves = [q, k, v, *([alpha, beta, shift] if learned else [])]
-    weight = torch.randn(2, 4, n_q, 3)
+    weight = torch.randn(2, 4, n_q, 3).double()
 
     def run():
         for x in leaves:
@@ -54,6 +58,14 @@ def test_attention_and_its_gradients(mask, n_q, learned, monkeypatch):
     for a, b in zip(whole, parts, strict=True):
         assert a.isfinite().all()
         assert_close(a, b)
+
+
+@pytest.mark.parametrize("at", [0, 150, N - 1])
+def test_an_outlier_in_one_span_is_seen_by_all(at, monkeypatch):
+    q, k, v = (torch.randn(1, 2, N, 5, dtype=torch.float64) for _ in range(3))
+    k[:, :, at, 0] = 1e3  # its feature belongs to this key alone, the others to all keys
+    whole, parts = pieces(lambda: lln_attention(q, k, v, 1.5, 1.5), monkeypatch)
+    assert_close(whole, parts)
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SPAN = 2**21  # numbers that are worked on at a time: 8 MiB
+TILE = 64  # tokens; a span has a multiple of it
+SPAN = 3 * 2**19  # numbers that are worked on at a time: 6 MiB
 
 
 def count_chunks(n: int, size: int) -> int:
@@ -40,8 +41,19 @@ def spans(x: Tensor) -> list[slice]:
     n = x.shape[-2]
     if x.device.type != "cpu" or torch.compiler.is_compiling() or x.numel() <= SPAN:
         return [slice(0, n)]
-    size = max(SPAN * n // x.numel(), 64)
+    pieces = count_chunks(x.numel(), SPAN)
+    size = count_chunks(n, pieces * TILE) * TILE
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+def room_for(x: Tensor, cut: list[slice]) -> Tensor | None:
+    """Memory for one span of `x` at a time, which stays in the cache; None if there is but one."""
+    return None if len(cut) == 1 else x.new_empty(x[..., cut[0], :].numel())
+
+
+def within(room: Tensor | None, part: Tensor) -> Tensor | None:
+    """Where a result of the size of `part` goes: into `room`, or, without one, anywhere."""
+    return None if room is None else room[: part.numel()].view(part.shape)
 
 
 class Slots(NamedTuple):

@@ -7,14 +7,15 @@ anew, which on a CPU takes no more time than writing A and reading it again. The
 everything runs over spans of the sequence that stay in the cache.
 """
 
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lln.functional.precision import LOG2E, no_autocast, or_zero
-from lln.functional.slots import spans
+from lln.functional.slots import room_for, spans, within
 
 
 class TwoSoftmaxes(torch.autograd.Function):
@@ -41,27 +42,15 @@ class TwoSoftmaxes(torch.autograd.Function):
         offset: Tensor | None,
         key_mask: Tensor | None,
     ) -> Tensor:
-        cut = spans(k)
-        scale, start = beta * LOG2E, torch.zeros_like(k[:, :, :1])
-        peaks = [_exponents(k, scale, start, key_mask, x).amax(-2, keepdim=True) for x in cut]
-        peak = peaks[0] if len(cut) == 1 else torch.stack(peaks).amax(0)
-        empty, peak = peak == -torch.inf, or_zero(peak)  # (B, H, 1, D)
-        columns, summary = torch.zeros_like(peak), v.new_zeros(())
-        for x in cut:
-            b = _exponents(k, scale, -peak, key_mask, x).exp2_()
-            columns = columns + b.sum(-2, keepdim=True)
-            summary = summary + b.mT @ v[:, :, x]
-        columns = columns.masked_fill_(empty, 1)
-        summary = summary / columns.mT  # Bᵀ v: (B, H, D, E)
+        peak, columns, summary = _sums_over_keys(k, v, beta * LOG2E, key_mask)
         # Only differences between features matter: taking off the largest peak saves the digits
         # that a common offset of the keys would cost.
         z = (peak - peak.amax(-1, keepdim=True)) / LOG2E + columns.log()
         z = (z if offset is None else z + offset).unsqueeze(2)  # (B, H, 1, 1, D)
         cut = spans(q)
-        out = _empty(q, v.shape[-1], cut)
+        room, out = room_for(q, cut), _empty(q, v.shape[-1], cut)
         for x in cut:
-            a = _rows(q, alpha, z, x)
-            part = torch.matmul(a, summary.unsqueeze(2), out=_part(out, x))
+            part = torch.matmul(_rows(q, alpha, z, x, room), summary.unsqueeze(2), out=_at(out, x))
         ctx.save_for_backward(q, k, v, alpha, beta, key_mask, z, peak, columns, summary)
         return part if out is None else out
 
@@ -83,23 +72,60 @@ class TwoSoftmaxes(torch.autograd.Function):
         return d_q, d_k, d_v, d_alpha, d_beta, d_offset, None
 
 
+def _sums_over_keys(
+    k: Tensor, v: Tensor, scale: Tensor, key_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The peak of `scale · k`, Σ b for b = 2 ** (scale · k − peak), and Bᵀ v.
+
+    Each span has its own peak, so that a key is read from memory but once.
+    """
+    cut = spans(k)
+    room = room_for(k, cut)
+
+    def sums(span: slice) -> _KeySums:
+        part = k[:, :, span]
+        exponents = torch.mul(part, scale, out=within(room, part))
+        peak = _blank(exponents, key_mask, span).amax(-2, keepdim=True)
+        b = _powers(k, scale, or_zero(peak), key_mask, span, room)
+        return _KeySums(peak, b.sum(-2, keepdim=True), b.mT @ v[:, :, span])
+
+    peak, columns, summary = reduce(_KeySums.beside, map(sums, cut))
+    columns = columns.masked_fill(columns == 0, 1)  # without a key
+    return or_zero(peak), columns, summary / columns.mT
+
+
+class _KeySums(NamedTuple):
+    """Of b = 2 ** (exponent − peak) over some keys: Σ b `(B, H, 1, D)` and Σ b v `(B, H, D, E)`."""
+
+    peak: Tensor
+    columns: Tensor
+    summary: Tensor
+
+    def beside(self, other: "_KeySums") -> "_KeySums":
+        """The sums over the keys of both."""
+        peak = torch.maximum(self.peak, other.peak)
+        mine, its = ((x.peak - or_zero(peak)).exp2() for x in (self, other))
+        columns = mine * self.columns + its * other.columns
+        return _KeySums(peak, columns, mine.mT * self.summary + its.mT * other.summary)
+
+
 def _backward_of_rows(
     grad: Tensor, q: Tensor, alpha: Tensor, z: Tensor, summary: Tensor, scaled: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Gradients of out = softmax(α q + z) summary: of q, α (if `scaled`), z and summary."""
     cut = spans(q)
-    d_q = _empty(q, q.shape[-1], cut)
+    room, more_room, d_q = room_for(q, cut), room_for(q, cut), _empty(q, q.shape[-1], cut)
     d_alpha = torch.zeros_like(alpha) if scaled else None
     d_z, d_summary = torch.zeros_like(z[:, :, 0]), torch.zeros_like(summary)
     for x in cut:
-        a = _rows(q, alpha, z, x)
+        a = _rows(q, alpha, z, x, room)
         d_summary = d_summary + (a.mT @ grad[..., x, :]).sum(2)
-        d_logits = grad[..., x, :] @ summary.mT.unsqueeze(2)
-        d_logits = torch.ops.aten._softmax_backward_data(d_logits, a, -1, a.dtype)
+        d_a = torch.matmul(grad[..., x, :], summary.mT.unsqueeze(2), out=within(more_room, a))
+        d_logits = torch.ops.aten._softmax_backward_data(d_a, a, -1, a.dtype)
         d_z = d_z + d_logits.sum((2, 3)).unsqueeze(2)
         if d_alpha is not None:
             d_alpha = d_alpha + (d_logits * q[..., x, :]).sum((-2, -1), keepdim=True)
-        part = torch.mul(d_logits, alpha, out=_part(d_q, x))
+        part = torch.mul(d_logits, alpha, out=_at(d_q, x))
     return part if d_q is None else d_q, d_alpha, d_z, d_summary
 
 
@@ -115,29 +141,47 @@ def _backward_of_columns(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients of b = exp(β k − peak), by its sum and by bᵀ v: of k, v and β (if `scaled`)."""
     cut = spans(k)
-    d_k, d_v = _empty(k, k.shape[-1], cut), _empty(v, v.shape[-1], cut)
+    room, d_k, d_v = room_for(k, cut), _empty(k, k.shape[-1], cut), _empty(v, v.shape[-1], cut)
     d_beta = torch.zeros_like(beta) if scaled else None
+    # The gradient of β k has to be seen if β's is asked for; otherwise β goes in beforehand.
+    ahead = torch.ones_like(beta) if scaled else beta
+    d_sums, d_products = ahead * d_z, (ahead * d_summary).mT
     for x in cut:
-        b = _exponents(k, beta * LOG2E, -peak, key_mask, x).exp2_()
-        part_v = torch.matmul(b, d_summary, out=_part(d_v, x))
-        part_k = torch.matmul(v[:, :, x], d_summary.mT, out=_part(d_k, x)).add_(d_z).mul_(b)
+        b = _powers(k, beta * LOG2E, peak, key_mask, x, room)
+        part_v = torch.matmul(b, d_summary, out=_at(d_v, x))
+        part_k = torch.matmul(v[:, :, x], d_products, out=_at(d_k, x)).add_(d_sums).mul_(b)
         if d_beta is not None:  # padding may hold NaN, but its b is 0
             d_beta = d_beta + (part_k * k[:, :, x].where(b > 0, 0)).sum((-2, -1), keepdim=True)
-        part_k.mul_(beta)
+            part_k.mul_(beta)
     return part_k if d_k is None else d_k, part_v if d_v is None else d_v, d_beta
 
 
-def _exponents(
-    k: Tensor, scale: Tensor, offset: Tensor, key_mask: Tensor | None, span: slice
+def _powers(
+    k: Tensor,
+    scale: Tensor,
+    peak: Tensor,
+    key_mask: Tensor | None,
+    span: slice,
+    room: Tensor | None,
 ) -> Tensor:
-    """`scale · k + offset` in a span of the keys, −inf at padding."""
-    x = torch.addcmul(offset, k[:, :, span], scale)
-    return x if key_mask is None else x.masked_fill_(~key_mask[:, None, span, None], -torch.inf)
+    """2 ** (scale · k − peak) in a span of the keys, 0 at padding."""
+    part = k[:, :, span]
+    exponents = torch.addcmul(-peak, part, scale, out=within(room, part))
+    return _blank(exponents, key_mask, span).exp2_()
 
 
-def _rows(q: Tensor, alpha: Tensor, z: Tensor, span: slice) -> Tensor:
+def _blank(exponents: Tensor, key_mask: Tensor | None, span: slice) -> Tensor:
+    """−inf at padding."""
+    if key_mask is None:
+        return exponents
+    return exponents.masked_fill_(~key_mask[:, None, span, None], -torch.inf)
+
+
+def _rows(q: Tensor, alpha: Tensor, z: Tensor, span: slice, room: Tensor | None) -> Tensor:
     """A in a span of the queries."""
-    return torch.addcmul(z, q[..., span, :], alpha).softmax(-1)
+    part = q[..., span, :]
+    room = within(room, part)
+    return torch.softmax(torch.addcmul(z, part, alpha, out=room), -1, out=room)
 
 
 def _empty(like: Tensor, width: int, cut: list[slice]) -> Tensor | None:
@@ -145,5 +189,5 @@ def _empty(like: Tensor, width: int, cut: list[slice]) -> Tensor | None:
     return None if len(cut) == 1 else like.new_empty(*like.shape[:-1], width)
 
 
-def _part(whole: Tensor | None, span: slice) -> Tensor | None:
+def _at(whole: Tensor | None, span: slice) -> Tensor | None:
     return None if whole is None else whole[..., span, :]

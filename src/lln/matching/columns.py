@@ -8,12 +8,14 @@ its calibrated value. It also notices keys whose tails are not Gaussian.
 """
 
 import math
+from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lln.functional.precision import LOG2E, no_autocast, or_zero, upcast
-from lln.functional.slots import spans
+from lln.functional.slots import room_for, spans, within
 from lln.matching.statistics import Statistics
 from lln.matching.tokens import Tokens
 from lln.matching.width import Curve, Factors, expect, factors_of, split
@@ -77,18 +79,50 @@ def column_entropy(
 
 
 def _columns(keys: Tokens, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """log2 Σ_j exp(β k_jc) and H(B_c) in bits for β ≥ 0, `(rows, H_kv, D)` each."""
-    scale = beta * LOG2E
-    peak = or_zero(keys.per_row_max(keys.blank(keys.x, -torch.inf).amax(-2))) * scale
-    total, log_sum = peak.new_zeros(()), peak.new_zeros(())
-    for x in spans(keys.x):
-        exponent = torch.addcmul(-keys.spread(peak), keys.x[..., x, :], keys.spread(scale))
+    """log2 Σ_j exp(β k_jc) and H(B_c) in bits, `(rows, H_kv, D)` each.
+
+    Each span has its own peak, so that a key is read from memory but once.
+    """
+    scale = keys.spread(beta * LOG2E)
+    cut = spans(keys.x)
+    room, more_room = room_for(keys.x, cut), room_for(keys.x, cut)
+
+    def sums(span: slice) -> _Sums:
+        part = keys.x[..., span, :]
+        exponent = torch.mul(part, scale, out=within(room, part))
         if keys.keep is not None:
-            exponent.masked_fill_(~keys.keep[..., x, :], NOTHING)
-        b = exponent.exp2()
-        total = total + b.sum(-2)
-        log_sum = log_sum + b.mul_(exponent).sum(-2)
+            exponent.masked_fill_(~keys.keep[..., span, :], -torch.inf)
+        peak = exponent.amax(-2)
+        exponent.sub_(or_zero(peak).unsqueeze(-2))
+        if keys.keep is not None:
+            exponent.clamp_(min=NOTHING)
+        b = torch.exp2(exponent, out=within(more_room, part))
+        return _Sums(peak, b.sum(-2), b.mul_(exponent).sum(-2))
+
+    found = reduce(_Sums.beside, map(sums, cut))
+    peak = keys.per_row_max(found.peak)  # of a sequence, which may have several chunks
+    _, total, log_sum = found.under(keys.spread(peak).squeeze(-2))
     total, log_sum = keys.per_row(total), keys.per_row(log_sum)
     total = total.masked_fill(total == 0, 1)
     log_total = total.log2()
-    return peak + log_total, log_total - log_sum / total
+    return or_zero(peak) + log_total, log_total - log_sum / total
+
+
+class _Sums(NamedTuple):
+    """Σ b and Σ b log2 b of b = 2 ** (exponent − peak)."""
+
+    peak: Tensor
+    total: Tensor
+    log_sum: Tensor
+
+    def under(self, peak: Tensor) -> "_Sums":
+        """The same below a higher peak."""
+        fall = (self.peak - or_zero(peak)).clamp(min=NOTHING)
+        share = fall.exp2()
+        return _Sums(peak, share * self.total, share * (self.log_sum + fall * self.total))
+
+    def beside(self, other: "_Sums") -> "_Sums":
+        """The sums over the keys of both."""
+        peak = torch.maximum(self.peak, other.peak)
+        mine, its = self.under(peak), other.under(peak)
+        return _Sums(peak, mine.total + its.total, mine.log_sum + its.log_sum)

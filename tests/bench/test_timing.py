@@ -1,3 +1,7 @@
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -14,6 +18,26 @@ def test_calls_take_turns(monkeypatch):
     assert len(advanced) == timing.rounds(3, 2)
     assert {t.calls for t in result.values()} == {2}
     assert all(0 <= t.minimum <= t.median for t in result.values())
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tells glibc to keep memory")
+def test_kept_memory_is_used_again():
+    script = """
+import resource, torch
+from lln.bench.timing import keep_memory
+
+def faults(numbers):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(numbers).fill_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_memory()
+print(faults(2**26), faults(2**26), faults(2**20))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    first, again, smaller = map(int, found.stdout.split())
+    assert first > 100
+    assert max(again, smaller) < first / 100
 
 
 def test_fast_calls_run_more_often(monkeypatch):

@@ -17,7 +17,7 @@ import torch
 # glibc keeps freed memory for itself, by rules that depend on what was freed before. Returned at
 # once, the resident set is what the call needs.
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 OUT_OF_MEMORY, TIME_OUT = "out of memory", "time-out"
 WARM_UP = 512  # tokens; some peers take no fewer
 MAX_CALLS = 16  # per round: beyond it, a fast call only makes the benchmark longer
@@ -58,9 +58,11 @@ def interleave(
     keep_memory()
     per_round = {}
     for name, call in calls.items():
-        # The first call pays for thread pools, caches and memory from the system: not counted.
-        first = _seconds(call, device)
-        per_round[name] = max(1, min(MAX_CALLS, int(seconds / max(first, 1e-9))))
+        # The first call pays for thread pools, caches and memory from the system: not counted,
+        # and where it leaves time for others, the second says for how many.
+        once = _seconds(call, device)
+        once = _seconds(call, device) if once < seconds else once
+        per_round[name] = max(1, min(MAX_CALLS, int(seconds / max(once, 1e-9))))
         advance()
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
@@ -82,8 +84,8 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    mallopt(M_MMAP_THRESHOLD, 2**30)
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(M_MMAP_MAX, 0)  # all memory comes from the heap,
+    mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks, whatever a large case frees
 
 
 def rounds(calls: int, repeats: int) -> int:

@@ -32,7 +32,7 @@ def faults(numbers):
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 keep_memory()
-print(faults(2**26), faults(2**26), faults(2**20))
+print(faults(2**22), faults(2**22), faults(2**20))
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     first, again, smaller = map(int, found.stdout.split())

@@ -63,18 +63,20 @@ def call(case: Case, x: Inputs, *, backward: bool) -> Callable[[], object]:
     """The case's forward pass without gradients, or its forward and backward pass."""
     _, heads, n, head_dim = x.q.shape
     attend = case.make(heads, head_dim, n)
-    learned: tuple[Tensor, ...] = ()
+    leaves = [x.q, x.k, x.v]
     if isinstance(attend, nn.Module):
-        learned = tuple(attend.to(x.q).parameters())
+        leaves += attend.to(x.q).parameters()
 
     @torch.no_grad()
     def forward() -> Tensor:
         return attend(x.q, x.k, x.v)
 
-    def both() -> tuple[Tensor | None, ...]:
-        out = attend(x.q, x.k, x.v)
-        # Not every mechanism reads all three.
-        return torch.autograd.grad(out, (x.q, x.k, x.v, *learned), x.grad, allow_unused=True)
+    def both() -> list[Tensor | None]:
+        # As training has them: each gradient in memory of its own, laid out like its tensor.
+        for leaf in leaves:
+            leaf.grad = None
+        attend(x.q, x.k, x.v).backward(x.grad)
+        return [leaf.grad for leaf in leaves]  # not every mechanism reads q, k and v
 
     return both if backward else forward
 

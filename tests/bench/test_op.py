@@ -122,6 +122,12 @@ def test_every_mechanism_can_be_measured(name, causal):
     assert all(gradient is not None for gradient in gradients[3:])  # of what it learns
 
 
+def test_gradients_are_laid_out_like_their_tensors():
+    x = cases.inputs(1, 2, 40, 16)
+    for gradient in cases.call(cases.find("products"), x, backward=True)():
+        assert gradient.is_contiguous()
+
+
 @pytest.mark.parametrize("name", [n for n in cases.names() if cases.has_causal_form(n)])
 def test_causal_cases_are_causal(name):
     x = cases.inputs(1, 2, 40, 16)

@@ -68,10 +68,14 @@ def test_an_outlier_in_one_span_is_seen_by_all(at, monkeypatch):
     assert_close(whole, parts)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_entropy_of_columns(masked, monkeypatch):
-    q, k = torch.randn(2, 4, N, 5), torch.randn(2, 2, N, 5)
+@pytest.mark.parametrize("mask", ["all", "some", "first_span_empty"])
+def test_entropy_of_columns(mask, monkeypatch):
+    q, k = torch.randn(2, 4, N, 5).double(), torch.randn(2, 2, N, 5).double()
     found = Factors(torch.rand(2, 4) + 1, torch.rand(2, 2) + 1, None)
-    keep = torch.rand(2, N) > 0.4 if masked else None
+    keep = None if mask == "all" else torch.rand(2, N) > 0.4
+    if mask == "first_span_empty":
+        keep[:, :70] = False
+        k = k - 100
     whole, parts = pieces(lambda: column_entropy(q, k, found, key_mask=keep), monkeypatch)
+    assert whole.isfinite().all()
     assert_close(whole, parts)

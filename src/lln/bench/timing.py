@@ -18,7 +18,7 @@ import torch
 # once, the resident set is what the call needs.
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-LARGEST_KEPT = 2**25  # bytes; glibc refuses a larger threshold
+LARGEST_KEPT = 2**25  # bytes; a heap that keeps larger blocks outgrows the memory
 OUT_OF_MEMORY, TIME_OUT = "out of memory", "time-out"
 WARM_UP = 512  # tokens; some peers take no fewer
 MAX_CALLS = 16  # per round: beyond it, a fast call only makes the benchmark longer
@@ -78,18 +78,18 @@ def interleave(
     return {name: Timing(median(s), min(s), len(s)) for name, s in samples.items()}
 
 
-def keep_memory() -> None:
+def keep_memory() -> bool:
     """Lets glibc keep what is freed, in blocks up to `LARGEST_KEPT`, as long as this process runs.
 
     Otherwise a call pays, in page faults, for what the call before it gave back: a fifth of LLN's
-    time at N = 8192. Elsewhere than on Linux with glibc this does nothing.
+    time at N = 8192. Elsewhere than on Linux with glibc this does nothing, and returns False.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
-        return
-    mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)  # smaller blocks come from the heap,
-    mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks
+        return False
+    # Smaller blocks come from the heap, and the heap never shrinks. glibc answers 1 if it complies.
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def rounds(calls: int, repeats: int) -> int:

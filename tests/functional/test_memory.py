@@ -33,3 +33,12 @@ def test_memory_is_linear(mechanism, causal):
         return MECHANISMS[mechanism].run(q, k, v, causal=causal)
 
     assert saved_bytes(run, 2048) <= 2.1 * saved_bytes(run, 1024)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_keep_their_inputs_alone(causal):
+    def run(q, k, v):
+        return MECHANISMS["block"].run(q, k, v, causal=causal)
+
+    inputs = draw(1024, batch=1, dim=8, dim_v=8)
+    assert saved_bytes(run, 1024) == sum(x.nbytes for x in inputs)

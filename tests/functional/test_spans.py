@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from lln.functional import lln_attention, slots
+from lln.functional import block_diagonal_attention, block_softmax, lln_attention, slots
 from lln.matching import Factors, column_entropy
 
 N = 300  # in spans of 64: four whole ones and a part
@@ -79,3 +79,29 @@ def test_entropy_of_columns(mask, monkeypatch):
     whole, parts = pieces(lambda: column_entropy(q, k, found, key_mask=keep), monkeypatch)
     assert whole.isfinite().all()
     assert_close(whole, parts)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both_ways", "causal"])
+@pytest.mark.parametrize("size", [32, 50, 128])  # blocks that N is, and is not, a multiple of
+@pytest.mark.parametrize("tokens_first", [False, True])
+def test_blocks_and_their_gradients(causal, size, tokens_first, monkeypatch):
+    leaves = [torch.randn(2, h, N, d).double() for h, d in ((4, 5), (2, 5), (2, 3))]
+    if tokens_first:  # as layers have them
+        leaves = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in leaves]
+    weight = torch.randn(2, 4, N, 3).double()
+
+    def run():
+        for x in leaves:
+            x.grad = None
+            x.requires_grad_()
+        out = block_diagonal_attention(*leaves, block_size=size, causal=causal)
+        (out * weight).sum().backward()
+        return [out.detach(), *(x.grad for x in leaves)]
+
+    whole, parts = pieces(run, monkeypatch)
+    for a, b in zip(whole, parts, strict=True):
+        assert_close(a, b)
+    # SDPA, which is the way for blocks of any size elsewhere, says the same.
+    monkeypatch.setattr(block_softmax, "LARGEST", 0)
+    for a, b in zip(whole, run(), strict=True):
+        assert_close(a, b)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lln.functional.block_softmax import BlockSoftmax, is_for
 from lln.functional.checks import check_attention, check_positive
 from lln.functional.slots import Slots, assign, split
 
@@ -63,6 +64,13 @@ def attend_in_blocks(
         nowhere = torch.zeros(q.shape[0], n_q, dtype=torch.bool, device=q.device)
         return q.new_zeros(*q.shape[:3], v.shape[3]), nowhere
     if key_mask is None and cu_seqlens is None and n_q == n_k:
+        if is_for(q, block_size):
+            rows = q.unflatten(1, (k.shape[1], -1))  # (B, H_kv, G, N, D)
+            scale = q.shape[3] ** -0.5 if scale is None else scale
+            out: Tensor = BlockSoftmax.apply(  # type: ignore[no-untyped-call]
+                rows, k.unsqueeze(2), v.unsqueeze(2), block_size, causal, scale
+            )
+            return out.flatten(1, 2), None
         filled = None
         if torch.compiler.is_exporting() or n_k % block_size:
             filled = split(q.new_ones(1, 1, n_k, 1), block_size)[:, 0, :, :, 0] > 0

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TILE = 64  # tokens; a span has a multiple of it
+TILE = 64  # tokens
 SPAN = 3 * 2**19  # numbers that are worked on at a time: 6 MiB
 
 
@@ -36,13 +36,19 @@ def split(x: Tensor, size: int, fill: float = 0.0) -> Tensor:
     return parts
 
 
-def spans(x: Tensor) -> list[slice]:
-    """Cuts `(..., N, D)` along N into pieces that stay in the cache; one where there is no need."""
-    n = x.shape[-2]
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or x.numel() <= SPAN:
+def spans(x: Tensor, tile: int = TILE, together: int = 1) -> list[slice]:
+    """Cuts `(..., N, D)` along N into pieces that stay in the cache; one where there is no need.
+
+    Args:
+        x: what is cut.
+        tile: all pieces but the last have a multiple of so many tokens.
+        together: so many tensors of the size of `x` share the cache.
+    """
+    n, numbers = x.shape[-2], together * x.numel()
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or numbers <= SPAN:
         return [slice(0, n)]
-    pieces = count_chunks(x.numel(), SPAN)
-    size = count_chunks(n, pieces * TILE) * TILE
+    pieces = count_chunks(numbers, SPAN)
+    size = count_chunks(n, pieces * tile) * tile
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lln.functional.precision import LOG2E, no_autocast, or_zero, upcast
 from lln.functional.slots import room_for, spans, within
-from lln.matching.statistics import Statistics
+from lln.matching.statistics import Statistics, sample_queries
 from lln.matching.tokens import Tokens
 from lln.matching.width import Curve, Factors, expect, factors_of, split
 
@@ -35,13 +35,16 @@ def correct(
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     center_keys: bool = True,
+    queries: Tokens | None = None,
 ) -> tuple[Statistics, Factors]:
     """`statistics` with the correction that the columns of these keys call for, and α and β."""
     if q.shape[2] == 0 or k.shape[2] == 0:
         return statistics, factors_of(curve, statistics, center_keys)
     expected = expect(curve, statistics.score_var.sqrt(), statistics.log_keys)
     found = split(expected.width, statistics, center_keys)
-    measured = column_entropy(q, k, found, key_mask=key_mask, cu_seqlens=cu_seqlens)
+    measured = column_entropy(
+        q, k, found, key_mask=key_mask, cu_seqlens=cu_seqlens, queries=queries
+    )
     correction = (measured - expected.columns) / (-expected.slope).clamp(min=FLATTEST)
     correction = correction.clamp(-LARGEST, LARGEST).where(expected.on_grid, 0)
     corrected = statistics._replace(correction=correction)
@@ -55,14 +58,15 @@ def column_entropy(
     *,
     key_mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    queries: Tokens | None = None,
 ) -> Tensor:
     """Σ_c w_c H(B_c) in bits, `(rows, H)`.
 
-    All keys count, since H(B_c) depends on the few largest; for w a sample of the queries will do.
+    All keys count, since H(B_c) depends on the few largest; for w a sample of the queries will do,
+    which is `queries` if it has been taken.
     """
     with no_autocast(q.device):
-        query_mask = key_mask if q.shape[2] == k.shape[2] else None
-        queries = Tokens.sample(upcast(q), query_mask, cu_seqlens)
+        queries = queries or sample_queries(q, k, key_mask, cu_seqlens)
         keys = Tokens(upcast(k), key_mask, cu_seqlens)
         beta = found.beta.to(keys.x.dtype).unsqueeze(-1)
         log_total, column = _columns(keys, beta)

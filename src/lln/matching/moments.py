@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
+from lln.functional.checks import check_attention
 from lln.matching.columns import correct
-from lln.matching.statistics import Statistics, measure, measure_batch
+from lln.matching.statistics import Statistics, measure, measure_batch, sample_queries
 from lln.matching.width import (
     Curve,
     Factors,
@@ -39,6 +40,8 @@ def moments(
             center_keys=matching.center_keys,
         )
         return statistics, factors_of(curve, statistics, matching.center_keys)
+    check_attention(q, k, k, key_mask=key_mask, cu_seqlens=cu_seqlens)
+    queries = sample_queries(q, k, key_mask, cu_seqlens)  # once for both
     statistics = measure(
         q,
         k,
@@ -47,6 +50,7 @@ def moments(
         scale=scale,
         exact_scores=exact,
         center_keys=matching.center_keys,
+        queries=queries,
     )
     if matching.target != "entropy":
         return statistics, factors_of(curve, statistics, matching.center_keys)
@@ -58,6 +62,7 @@ def moments(
         key_mask=key_mask,
         cu_seqlens=cu_seqlens,
         center_keys=matching.center_keys,
+        queries=queries,
     )
 
 

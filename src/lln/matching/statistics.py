@@ -45,6 +45,7 @@ def measure(
     scale: float | None = None,
     exact_scores: bool = True,
     center_keys: bool = True,
+    queries: Tokens | None = None,
 ) -> Statistics:
     """Statistics per sequence and head, of at most `SAMPLE` tokens, in O(D²) each.
 
@@ -59,11 +60,11 @@ def measure(
         exact_scores: the mean within-row variance of the scores, scale² · tr(QᵀQ/N · cov(k)),
             which is all that softmax sees; otherwise the paper's σ_q² σ_k², for independent inputs.
         center_keys: measure keys about their mean, and report it.
+        queries: what `sample_queries` takes of q, if it has been taken.
     """
     check_attention(q, k, k, key_mask=key_mask, cu_seqlens=cu_seqlens)
     with no_autocast(q.device):
-        query_mask = key_mask if q.shape[2] == k.shape[2] else None
-        queries = Tokens.sample(upcast(q), query_mask, cu_seqlens)
+        queries = queries or sample_queries(q, k, key_mask, cu_seqlens)
         keys = Tokens.sample(upcast(k), key_mask, cu_seqlens)
         return _statistics(queries, keys, scale, exact_scores, center_keys)
 
@@ -80,12 +81,24 @@ def measure_batch(
 ) -> Statistics:
     """One row for a whole batch and all its heads, as in the authors' code."""
     check_attention(q, k, k, key_mask=key_mask)
-    query_mask = key_mask if q.shape[2] == k.shape[2] else None
     with no_autocast(q.device):
-        queries, keys = _pool(upcast(q), query_mask), _pool(upcast(k), key_mask)
+        queries = _pool(upcast(q), _query_mask(q, k, key_mask))
+        keys = _pool(upcast(k), key_mask)
         statistics = _statistics(queries, keys, scale, exact_scores, center_keys)
         sequences = k.shape[0] * k.shape[1]
         return statistics._replace(log_keys=(keys.length / sequences).clamp(min=1).log())
+
+
+@torch.no_grad()
+def sample_queries(
+    q: Tensor, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None
+) -> Tokens:
+    """At most `SAMPLE` queries of each sequence, as `measure` and `column_entropy` see them."""
+    return Tokens.sample(upcast(q), _query_mask(q, k, key_mask), cu_seqlens)
+
+
+def _query_mask(q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor | None:
+    return key_mask if q.shape[2] == k.shape[2] else None
 
 
 def _statistics(

@@ -65,8 +65,11 @@ def test_long_sequences_decide_how_cost_grows(quick):
     columns = model.subject("tiny", (16, 2048, 4096))[1]
     report = model.run(setting(mixers=("lln",), columns=columns))
     assert report["exponents"]["lln"]["seconds"] == pytest.approx(1)
-    rows = [{"mixer": "lln", "n": n, "batch": 1, "s": max(n, 2048)} for n in (512, 2048, 4096)]
-    assert model._exponent(rows, "lln", "s") == pytest.approx(1)
+    rows = [
+        {"mixer": "lln", "n": n, "batch": 1, "seconds": max(n, 2048), "bytes": n}
+        for n in (512, 2048, 4096)
+    ]
+    assert model._exponents(rows, "lln") == pytest.approx({"seconds": 1, "bytes": 1})
 
 
 def test_the_long_range_arena(quick, tmp_path):
@@ -130,12 +133,54 @@ def test_a_red_mixer_is_not_timed(quick, monkeypatch):
     assert tables(report)[-1].rows == [["elu", "why"]]
 
 
+def test_an_interrupted_run_goes_on(quick, tmp_path, monkeypatch):
+    def interrupt(report):
+        model.save(report, tmp_path)
+        if len(report["results"]) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.run(setting(), folder=tmp_path, keep=interrupt)
+    # What there is can be looked at: a row has its cells, and nothing where there is none yet.
+    absolute = tables(json.loads((tmp_path / "model.json").read_text()))[0]
+    assert absolute.rows[3][:5] == ["Time [sec/it]", "softmax", "2.56", "10.2", "–"]
+    assert absolute.rows[4][:5] == ["Time [sec/it]", MIXERS[1], "0.16", "–", "–"]
+
+    measured = []
+    original = model.peak_memory
+    monkeypatch.setattr(
+        model, "peak_memory", lambda cell, **how: measured.append(cell) or original(cell, **how)
+    )
+    report = model.run(setting(), folder=tmp_path, keep=lambda report: None)
+    assert len(measured) == 5
+    assert report["results"] == model.run(setting())["results"]
+    assert len(measured) == 5 + 9
+
+    # Another setting is another run; so is one that had come to its end, and a damaged file.
+    def cells_measured(**changes):
+        measured.clear()
+        model.run(setting(**changes), folder=tmp_path)
+        return len(measured)
+
+    assert cells_measured() == 5
+    assert cells_measured(repeats=2) == 9
+    model.save(report, tmp_path)
+    assert cells_measured() == 9
+    for damaged in ("{", "[]", "null"):
+        (tmp_path / "model.json").write_text(damaged)
+        assert cells_measured() == 9
+
+
 def test_command(quick, tmp_path):
     arguments = ["bench", "model", "--model", "1x16x2", "--mixers", "softmax,lln", "--n", "16,64"]
     result = CliRunner().invoke(app, [*arguments, "--no-gate", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "OOM" in result.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"model.json", "model.md", "model.png"}
+    (tmp_path / "file").touch()
+    blocked = CliRunner().invoke(app, [*arguments, "--no-gate", "--out", str(tmp_path / "file")])
+    assert blocked.exit_code != 0
+    assert "cannot write '--out'" in blocked.output
 
 
 def test_sizes():

@@ -124,8 +124,8 @@ def _measure(setting: Setting, name: str, n: int) -> dict[str, Any]:
     peak = peak_memory(cell, timeout=setting.timeout)
     row: dict[str, Any] = {"case": name, "n": n, "bytes": peak.total, "problem": peak.problem}
     if peak.problem is None:  # what does not fit is not timed
-        # One call: such a long one has no need of others, nor they of its time.
-        spent = time_alone(cell, repeats=0, budget=0, timeout=setting.timeout)
+        # One call counts: such a long one has no need of others.
+        spent = time_alone(cell, repeats=1, budget=0, timeout=setting.timeout)
         row |= {"seconds": spent.seconds, "problem": spent.problem}
     return row
 

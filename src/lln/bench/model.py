@@ -1,15 +1,15 @@
 """`lln bench model`: a real training step, as in the paper's Tables 2 and 4."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lln.bench import contract, record
 from lln.bench.growth import slope
+from lln.bench.step import Size, StepCell
 from lln.bench.timing import peak_memory, time_alone
 from lln.files import write, write_json
 from lln.registry import parse
@@ -18,22 +18,8 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 FITTED_FROM = 2048  # below, what does not depend on N still counts
 MIXERS = ("softmax", "nystromformer", "lln", "lln_diag")  # those of Table 2
 DTYPES = ("float32", "bfloat16", "float16")
-WARM_UP = 64  # tokens
-MASKED = 0.15  # of the tokens, as in RoBERTa
-SPECIAL = 5  # ids below are not words
-
-
-@dataclass(frozen=True)
-class Size:
-    """Of a model."""
-
-    layers: int
-    dim: int
-    heads: int
-    hidden: int
-    vocabulary: int = 50265
-
-
+FILE = "model.json"
+CHANGING = ("date", "load_before", "results", "exponents")  # between two runs of the same
 SIZES = {
     "base": Size(12, 768, 12, 3072),  # RoBERTa-base
     "small": Size(6, 512, 8, 2048),
@@ -61,90 +47,6 @@ TASKS = {
     "pathfinder": Task("PF", 1024, 128, 2),
     "image": Task("IC", 1024, 256, 10),
 }
-
-
-@dataclass(frozen=True)
-class StepCell:
-    """One training step: forward, backward, AdamW.
-
-    Attributes:
-        mixer: a name, with options such as `lln_diag+block_size=128`.
-        size: the fields of a `Size`.
-        classes: of a classification; 0 for masked language modelling.
-        dtype: of autocast; parameters are float32.
-    """
-
-    mixer: str
-    n: int
-    batch: int
-    size: Mapping[str, int]
-    classes: int = 0
-    dtype: str = "float32"
-    device: str = "cpu"
-    threads: int = 2
-
-    def prepare(self, *, small: bool = False) -> Callable[[], object]:
-        """The model after a short step, which makes the optimiser's state; and a long one."""
-        torch.manual_seed(0)
-        model = self._build().to(self.device).train()
-        # Fused, as transformers' Trainer has it.
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-        short = partial(self._step, model, optimizer, *self._batch(min(self.n, WARM_UP)))
-        if small:
-            return short
-        short()
-        optimizer.zero_grad()
-        return partial(self._step, model, optimizer, *self._batch(self.n))
-
-    def _build(self) -> torch.nn.Module:
-        from lln.models import (
-            EncoderConfig,
-            EncoderForMaskedLM,
-            EncoderForSequenceClassification,
-        )
-
-        size, (name, options) = Size(**self.size), parse(self.mixer)
-        config = EncoderConfig(
-            mixer=name,
-            mixer_options=options,
-            num_hidden_layers=size.layers,
-            hidden_size=size.dim,
-            num_attention_heads=size.heads,
-            intermediate_size=size.hidden,
-            vocab_size=size.vocabulary,
-            max_position_embeddings=self.n + 2,
-            num_labels=max(self.classes, 2),
-            pooling="mean" if self.classes else "first",
-        )
-        if self.classes:
-            return EncoderForSequenceClassification(config)
-        return EncoderForMaskedLM(config)
-
-    def _batch(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        shape = (self.batch, n)
-        tokens = torch.randint(SPECIAL, self.size["vocabulary"], shape, generator=generator)
-        if self.classes:
-            labels = torch.randint(self.classes, shape[:1], generator=generator)
-        else:
-            masked = torch.rand(shape, generator=generator) < MASKED
-            labels = tokens.where(masked, -100)
-        return tokens.to(self.device), labels.to(self.device)
-
-    def _step(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        tokens: torch.Tensor,
-        labels: torch.Tensor,
-    ) -> None:
-        optimizer.zero_grad()
-        half = self.dtype != "float32"
-        kind = torch.device(self.device).type
-        with torch.autocast(kind, getattr(torch, self.dtype) if half else None, enabled=half):
-            loss = model(tokens, labels=labels).loss
-        loss.backward()
-        optimizer.step()
 
 
 @dataclass(frozen=True)
@@ -215,30 +117,62 @@ def _size(model: str) -> Size:
     return Size(layers, dim, heads, 4 * dim)
 
 
-def run(setting: Setting, *, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """Measures, and returns what `model.json` holds."""
-    load, red, results = record.load(), dict[str, str](), []
+def run(
+    setting: Setting,
+    *,
+    folder: Path | None = None,
+    keep: Callable[[dict[str, Any]], object] = lambda report: None,
+    advance: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Measures, and returns what `model.json` holds.
+
+    Args:
+        setting: what is measured.
+        folder: where a run that was interrupted may have left a part of the same.
+        keep: called with what there is after every cell.
+        advance: called after every check and every cell, for a progress bar.
+    """
+    load, red = record.load(), dict[str, str]()
     for mixer in setting.mixers if setting.gate else ():
         if reason := contract.red(parse(mixer)[0], device=setting.device):
             red[mixer] = reason
         advance()
     mixers = [mixer for mixer in setting.mixers if mixer not in red]
-    for column, task in setting.columns.items():
-        for mixer in mixers:
-            results.append({"mixer": mixer, "column": column, **_measure(setting, mixer, task)})
-            advance()
-    return {
+    report = {
         "benchmark": "model",
         **record.environment(setting.device),
         "load_before": load,
         "setting": asdict(setting),
         "red": red,
-        "results": results,
-        "exponents": {
-            mixer: {key: _exponent(results, mixer, key) for key in ("seconds", "bytes")}
-            for mixer in mixers
-        },
+        "results": [],
+        "exponents": dict.fromkeys(mixers),
     }
+    known = {(row["mixer"], row["column"]): row for row in _interrupted(folder, report)}
+    for column, task in setting.columns.items():
+        for mixer in mixers:
+            found = known.get((mixer, column)) or _measure(setting, mixer, task)
+            report["results"].append({"mixer": mixer, "column": column, **found})
+            report["exponents"] = {mixer: _exponents(report["results"], mixer) for mixer in mixers}
+            keep(report)
+            advance()
+    return report
+
+
+def _interrupted(folder: Path | None, report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cells that a run like this one has left in `folder`, if it did not come to its end."""
+    file = None if folder is None else folder / FILE
+    if file is None or not file.exists():
+        return []
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    same = json.loads(json.dumps({key: report[key] for key in report if key not in CHANGING}))
+    if not isinstance(before, dict) or any(before.get(key) != same[key] for key in same):
+        return []
+    cells = len(report["exponents"]) * len(report["setting"]["columns"])
+    rows: list[dict[str, Any]] = before["results"]
+    return rows if len(rows) < cells else []
 
 
 def _measure(setting: Setting, mixer: str, task: Task) -> dict[str, Any]:
@@ -262,14 +196,16 @@ def _measure(setting: Setting, mixer: str, task: Task) -> dict[str, Any]:
     return row | asdict(spent)
 
 
-def _exponent(results: list[dict[str, Any]], mixer: str, key: str) -> float | None:
-    """How a cost grows with N, where batches are alike."""
+def _exponents(results: list[dict[str, Any]], mixer: str) -> dict[str, float | None]:
+    """How costs grow with N, where batches are alike."""
     rows = [row for row in results if row["mixer"] == mixer]
-    if len({row["batch"] for row in rows}) > 1:
-        return None
-    points = [(row["n"], row[key]) for row in rows if row[key]]
+    if not rows or len({row["batch"] for row in rows}) > 1:
+        return {"seconds": None, "bytes": None}
     start = fitted_from([row["n"] for row in rows])
-    return slope([point for point in points if point[0] >= start])
+    return {
+        key: slope([(row["n"], row[key]) for row in rows if row[key] and row["n"] >= start])
+        for key in ("seconds", "bytes")
+    }
 
 
 def fitted_from(lengths: Sequence[int]) -> int:
@@ -281,6 +217,6 @@ def save(report: dict[str, Any], folder: Path) -> None:
     """Writes `model.json`, `model.md` and `model.png` into `folder`."""
     from lln.bench.model_tables import draw, markdown
 
-    write_json(folder / "model.json", report)
+    write_json(folder / FILE, report)
     write(folder / "model.md", lambda file: file.write_text(markdown(report), encoding="utf-8"))
     write(folder / "model.png", partial(draw, report))

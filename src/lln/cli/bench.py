@@ -1,35 +1,23 @@
 """`lln bench`: speed and memory on this machine, and how close LLN comes to softmax."""
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from lln.bench import cases, instruments, long, matching, model, op, overview
-from lln.bench.model_tables import tables as model_tables
+from lln.bench import cases, instruments, long, matching, op, overview
 from lln.bench.op_tables import tables as op_tables
 from lln.bench.peers import PEERS, installed
-from lln.bench.record import load
 from lln.bench.references import REFERENCES
+from lln.cli.bench_model import EPILOG as MODEL_EPILOG
+from lln.cli.bench_model import bench_model
+from lln.cli.benchmarking import Device, Gate, Threads, measure, note_a_busy_machine
 from lln.cli.console import Refusal, need_matplotlib, progress, writing
 from lln.cli.groups import OneLineErrors
 from lln.cli.options import choices, find_device, numbers
-from lln.registry import parse
 
 bench = typer.Typer(cls=OneLineErrors, invoke_without_command=True, rich_markup_mode="rich")
-
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
-Gate = Annotated[
-    bool,
-    typer.Option(
-        help="First check what every mechanism must do (values, gradients, masks, causality), and "
-        "do not time what fails."
-    ),
-]
 
 
 @bench.callback(epilog="Example:  lln bench op --n 2048,8192 --attn lln,performer,naive")
@@ -54,7 +42,7 @@ def bench_overview(
     need_matplotlib("the picture")
     lengths = numbers("--n", n) if n else overview.LENGTHS
     setting = overview.Setting(n=lengths, threads=threads)
-    _note_a_busy_machine()
+    note_a_busy_machine()
     with progress("measuring", setting.steps) as advance:
         report = overview.run(setting, advance=advance)
     Console().print(*overview.tables(report), sep="\n")
@@ -130,73 +118,10 @@ def bench_op(
         memory=memory,
         gate=gate,
     )
-    _measure(op.run, setting, op_tables, op.save, out)
+    measure(op.run, setting, op_tables, op.save, out)
 
 
-@bench.command(
-    "model",
-    epilog="Examples:  lln bench model --model small --n 512,1024,2048  ·  "
-    "lln bench model --model lra --batch 4  ·  "
-    "lln bench model --model 4x256x4 --mixers softmax,lln_diag+block_size=128",
-)
-def bench_model(
-    which: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help=f"{', '.join(model.SIZES)} (RoBERTa's masked language modelling, Table 2), "
-            "layers x dim x heads such as 4x256x4, or lra (the tasks of Table 4).",
-        ),
-    ] = "base",
-    mixers: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names as in [bold]lln list[/bold], with options such as "
-            f"lln_diag+block_size=128; {','.join(model.MIXERS)}."
-        ),
-    ] = None,
-    n: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Sequence lengths; {','.join(map(str, model.LENGTHS))}."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Sequences per step; 1, for lra as published.")
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help=f"Of autocast, one of {', '.join(model.DTYPES)}.")
-    ] = "float32",
-    threads: Threads = 2,
-    repeats: Annotated[int, typer.Option(min=1, help="Steps, fewer if they are slow.")] = 5,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds for one measurement.")] = 900,
-    gate: Gate = True,
-    device: Device = "cpu",
-    out: Annotated[
-        Path, typer.Option(help="Folder for model.json, model.md and model.png.")
-    ] = Path("bench"),
-) -> None:
-    """Time training steps of whole models, and their memory, a process for each."""
-    need_matplotlib("the picture")
-    if find_spec("transformers") is None:
-        raise Refusal("lln bench model needs transformers: pip install 'lln[train]'")
-    labels = [label for item in mixers or model.MIXERS for label in item.split(",") if label]
-    try:
-        size, columns = model.subject(which, numbers("--n", n) if n else None, batch)
-        for label in labels:
-            parse(label)
-    except ValueError as error:
-        raise Refusal(str(error)) from None
-    setting = model.Setting(
-        mixers=labels,
-        size=size,
-        columns=columns,
-        dtype=choices("--dtype", [dtype], list(model.DTYPES))[0],
-        device=find_device(device),
-        threads=threads,
-        repeats=repeats,
-        timeout=timeout,
-        gate=gate,
-    )
-    _measure(model.run, setting, model_tables, model.save, out)
+bench.command("model", epilog=MODEL_EPILOG)(bench_model)
 
 
 @bench.command("long", epilog="Example:  lln bench long --n 65536,262144,1048576 --threads 4")
@@ -234,7 +159,7 @@ def bench_long(
         )
     except ValueError as error:
         raise Refusal(str(error)) from None
-    _measure(long.run, setting, long.tables, long.save, out)
+    measure(long.run, setting, long.tables, long.save, out)
 
 
 @bench.command("instruments", epilog="Example:  lln bench instruments --out results/bench")
@@ -245,7 +170,7 @@ def bench_instruments(
 ) -> None:
     """Time the measures of one long sequence, and their memory."""
     setting = instruments.Setting(n=n, threads=threads)
-    _note_a_busy_machine()
+    note_a_busy_machine()
     with progress("measuring", setting.steps) as advance:
         report = instruments.run(setting, advance=advance)
     Console().print(instruments.table(report))
@@ -275,26 +200,3 @@ def bench_matching(
     typer.echo(matching.markdown(report))
     with writing(out):
         matching.save(report, out)
-
-
-def _measure(run: Any, setting: Any, tables: Any, save: Any, out: Path | None) -> None:
-    """Runs a benchmark that has a gate, and fails if that found anything."""
-    _note_a_busy_machine()
-    with progress("measuring", setting.steps) as advance:
-        report = run(setting, advance=advance)
-    Console().print(*(grid.rich() for grid in tables(report)), sep="\n")
-    if out is not None:
-        with writing(out):
-            save(report, out)
-    if report["red"]:
-        raise Refusal(f"not timed, as the contract is broken: {', '.join(report['red'])}")
-
-
-def _note_a_busy_machine() -> None:
-    cores, others = os.cpu_count() or 1, load() or 0.0
-    if others > cores / 2:
-        typer.echo(
-            f"note: this machine is busy (load {others:.1f} on {cores} cores), which slows threads "
-            "that wait for each other; OMP_WAIT_POLICY=PASSIVE in the environment makes it less so",
-            err=True,
-        )

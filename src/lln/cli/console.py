@@ -26,13 +26,14 @@ def need_matplotlib(what: str) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Says that `path` was written, or why not."""
+def writing(path: Path, *, announced: bool = True) -> Iterator[None]:
+    """Says that `path` was written (if `announced`), or why not."""
     try:
         yield
     except OSError as error:
         raise Refusal(f"cannot write '--out' {path}: {error.strerror}") from None
-    typer.echo(f"wrote {path}")
+    if announced:
+        typer.echo(f"wrote {path}")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from lln import cli
 from lln.bench import overview
 from lln.bench.timing import Peak
 from lln.cli import app as commands
-from lln.cli import bench
+from lln.cli import bench, benchmarking
 from lln.matching.calibration import load
 
 
@@ -87,7 +87,7 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
 
 @pytest.mark.parametrize(("load", "noted"), [(0.0, False), (None, False), (1e3, True)])
 def test_a_busy_machine_is_noted(load, noted, monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "load", lambda: load)
+    monkeypatch.setattr(benchmarking, "load", lambda: load)
     args = ("--n", "32", "--heads", "1", "--repeats", "1", "--attn", "lln", "--no-memory")
     args = (*args, "--out", str(tmp_path))
     assert ("this machine is busy" in run("bench", "op", *args).stderr) is noted

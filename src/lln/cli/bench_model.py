@@ -58,7 +58,7 @@ def bench_model(
 ) -> None:
     """Time training steps of whole models, and their memory, a process for each.
 
-    What there is is written after every step of the progress; the same command goes on from there.
+    Tables are written after every cell. The same command, interrupted, goes on from there.
     """
     need_matplotlib("the picture")
     if find_spec("transformers") is None:

@@ -10,7 +10,7 @@ from lln import cli
 from lln.bench import overview
 from lln.bench.timing import Peak
 from lln.cli import app as commands
-from lln.cli import bench, benchmarking
+from lln.cli import bench, bench_model, benchmarking
 from lln.matching.calibration import load
 
 
@@ -179,7 +179,7 @@ def test_without_matplotlib_the_overview_says_so(monkeypatch):
 
 
 def test_without_transformers_the_models_say_so(monkeypatch):
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(bench_model, "find_spec", lambda name: None)
     result = run("bench", "model")
     assert result.exit_code == 2
     expected = "error: lln bench model needs transformers: pip install 'lln[train]'\n"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import lln
 from lln import cli
 from lln.bench import overview
-from lln.bench.timing import Peak
+from lln.bench.alone import Peak
 from lln.cli import app as commands
 from lln.cli import bench, bench_model, benchmarking
 from lln.matching.calibration import load

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lln.bench import instruments
-from lln.bench.timing import Cell, Peak, peak_memory
+from lln.bench.alone import Cell, Peak, peak_memory
 from lln.cli.app import app
 
 TINY = instruments.Setting(n=300, threads=1, repeats=1)

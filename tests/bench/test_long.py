@@ -6,7 +6,7 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from lln.bench import cases, long
-from lln.bench.timing import Peak, Spent
+from lln.bench.alone import Peak, Spent
 from lln.cli.app import app
 
 U = 512 * 4  # bytes per token of one of q, k, v, with 8 heads of 64 in float32
@@ -49,7 +49,11 @@ def quick(monkeypatch):
         return Peak(None, "out of memory") if cell.n > 100 else Peak(1, total=cell.n * 10**6)
 
     monkeypatch.setattr(long, "peak_memory", peak)
-    monkeypatch.setattr(long, "time_alone", lambda cell, **_: Spent(cell.n / 10, calls=1))
+    monkeypatch.setattr(
+        long,
+        "time_in_turns",
+        lambda cells, **_: {name: Spent(cell.n / 10, calls=1) for name, cell in cells.items()},
+    )
 
 
 def test_report_tables_and_files(quick, tmp_path):

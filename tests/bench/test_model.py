@@ -6,8 +6,8 @@ import torch
 from typer.testing import CliRunner
 
 from lln.bench import contract, model
+from lln.bench.alone import Peak, Spent
 from lln.bench.model_tables import markdown, tables
-from lln.bench.timing import Peak, Spent
 from lln.cli.app import app
 
 SIZE = model.Size(1, 16, 2, 32, vocabulary=50)
@@ -28,14 +28,17 @@ def quick(monkeypatch):
         size = 10**6 * cell.n * cell.batch
         return Peak(None, "out of memory") if full else Peak(1, total=size)
 
-    def spent(cell, repeats, budget, timeout):
+    def spent(cell, repeats):
         if cell.mixer == "elu" and cell.n == 64:
             return Spent(None, "time-out")
         power = 2 if cell.mixer == "softmax" else 1
         return Spent(0.01 * cell.n**power, calls=repeats)
 
+    def in_turns(cells, repeats, budget, timeout):
+        return {name: spent(cell, repeats) for name, cell in cells.items()}
+
     monkeypatch.setattr(model, "peak_memory", peak)
-    monkeypatch.setattr(model, "time_alone", spent)
+    monkeypatch.setattr(model, "time_in_turns", in_turns)
 
 
 def test_out_of_memory_and_of_time_are_values(quick, tmp_path):
@@ -139,6 +142,8 @@ def test_an_interrupted_run_goes_on(quick, tmp_path, monkeypatch):
         if len(report["results"]) == 4:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(model.record, "free_memory", lambda: 0)  # so that each is a group
+
     with pytest.raises(KeyboardInterrupt):
         model.run(setting(), folder=tmp_path, keep=interrupt)
     # What there is can be looked at: a row has its cells, and nothing where there is none yet.
@@ -169,6 +174,27 @@ def test_an_interrupted_run_goes_on(quick, tmp_path, monkeypatch):
     for damaged in ("{", "[]", "null"):
         (tmp_path / "model.json").write_text(damaged)
         assert cells_measured() == 9
+
+
+def test_as_many_take_turns_as_memory_has_room_for(quick, monkeypatch):
+    groups = []
+    original = model.time_in_turns
+    monkeypatch.setattr(
+        model,
+        "time_in_turns",
+        lambda cells, **how: groups.append(set(cells)) or original(cells, **how),
+    )
+    columns = model.subject("tiny", (32, 64))[1]
+    softmax, diag, elu = MIXERS
+    for room, expected in [
+        (1e9, [{softmax, diag, elu}, {diag, elu}]),  # softmax has no memory at 64, and no time
+        (model.KEPT * 2 * 32e6, [{softmax, diag}, {elu}, {diag}, {elu}]),
+        (None, [{softmax}, {diag}, {elu}, set(), {diag}, {elu}]),
+    ]:
+        groups.clear()
+        monkeypatch.setattr(model.record, "free_memory", lambda room=room: room)
+        model.run(setting(columns=columns))
+        assert groups == expected, room
 
 
 def test_command(quick, tmp_path):

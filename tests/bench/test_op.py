@@ -6,9 +6,9 @@ import torch
 
 import lln
 from lln.bench import cases, op
+from lln.bench.alone import Peak
 from lln.bench.op_tables import markdown, tables
 from lln.bench.references import REFERENCES
-from lln.bench.timing import Peak
 
 NAMES = ("naive", "lln_given", "lln", "lln_diag", "linformer")
 TINY = op.Setting(

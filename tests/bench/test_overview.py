@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lln.bench import overview
-from lln.bench.timing import Peak
+from lln.bench.alone import Peak
 
 TINY = overview.Setting(n=(64, 128), heads=1, threads=1, repeats=1, rows=16)
 

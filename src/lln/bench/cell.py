@@ -1,23 +1,25 @@
-"""The process in which one call is measured alone: see `lln.bench.timing.Alone`.
+"""The process in which one call is measured alone: see `lln.bench.alone`.
 
-It prints a `Peak` or a `Spent` as JSON. The resident set is the honest measure of memory on a CPU,
-because it sees what libraries allocate behind torch's back; a process of its own keeps one cell
-from hiding in memory that another has freed.
+For every line that it reads, it measures once and answers with a line of JSON. The resident set is
+the honest measure of memory on a CPU, because it sees what libraries allocate behind torch's back;
+a process of its own keeps one cell from hiding in memory that another has freed.
 """
 
 import gc
 import json
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import torch
 
-from lln.bench.timing import OUT_OF_MEMORY, Alone, Peak, Spent, synchronise
+from lln.bench.alone import OUT_OF_MEMORY, Alone, Peak
+from lln.bench.timing import synchronise
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -27,20 +29,31 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     module, _, name = request["kind"].partition(":")
     cell: Alone = getattr(import_module(module), name)(**request["cell"])
-    found: Peak | Spent
+    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
     try:
-        if request["measure"] == "memory":
-            found = measure_memory(cell)
-        else:
-            found = measure_time(cell, **request["options"])
+        for found in answer(cell, request["measure"], sys.stdin):
+            print(json.dumps(found), file=answers, flush=True)
     except (RuntimeError, MemoryError) as error:
         # torch has no type of its own for a CPU allocation that fails.
         if "memory" not in str(error) and not isinstance(error, MemoryError):
             raise
-        found = Peak(None, OUT_OF_MEMORY)
-        if request["measure"] == "time":
-            found = Spent(None, OUT_OF_MEMORY)
-    sys.stdout.write(json.dumps(asdict(found)) + "\n")
+        print(json.dumps({"problem": OUT_OF_MEMORY}), file=answers, flush=True)
+
+
+def answer(cell: Alone, measure: str, requests: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """A `Peak`, or the seconds of another call, for each of the requests."""
+    if measure == "memory":
+        for _ in requests:
+            yield asdict(measure_memory(cell))
+        return
+    device = _warm_up(cell)
+    call = cell.prepare()
+    for _ in requests:
+        synchronise(device)
+        start = time.perf_counter()
+        call()
+        synchronise(device)
+        yield {"seconds": time.perf_counter() - start}
 
 
 def measure_memory(cell: Alone) -> Peak:
@@ -58,22 +71,6 @@ def measure_memory(cell: Alone) -> Peak:
     else:
         peak = _resident_peak() or 0
     return Peak(peak - before, total=peak - bare)
-
-
-def measure_time(cell: Alone, repeats: float, budget: float) -> Spent:
-    """The median of some calls, at least one, after a first that is not counted.
-
-    The first takes its memory from the system: a tenth to a fourth of a training step's time.
-    """
-    device = _warm_up(cell)
-    call, samples = cell.prepare(), list[float]()
-    while len(samples) < 2 or (len(samples) <= repeats and sum(samples) < budget):
-        synchronise(device)
-        start = time.perf_counter()
-        call()
-        synchronise(device)
-        samples.append(time.perf_counter() - start)
-    return Spent(median(samples[1:]), calls=len(samples) - 1)
 
 
 def _warm_up(cell: Alone) -> torch.device:

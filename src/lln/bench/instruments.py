@@ -9,8 +9,9 @@ from torch import Tensor
 
 import lln
 from lln.bench import cases, record
+from lln.bench.alone import Cell, peak_memory
 from lln.bench.references import Attend
-from lln.bench.timing import Cell, interleave, peak_memory, rounds, threads
+from lln.bench.timing import interleave, rounds, threads
 from lln.files import write_json
 from lln.instruments import entropy, matrix_of, spectral_gap, temperature
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lln.bench import cases, contract, record
+from lln.bench.alone import WARM_UP, peak_memory, time_in_turns
 from lln.bench.grid import Grid, document
 from lln.bench.growth import slope
-from lln.bench.timing import WARM_UP, peak_memory, time_alone
 from lln.files import write, write_json
 
 
@@ -125,7 +125,7 @@ def _measure(setting: Setting, name: str, n: int) -> dict[str, Any]:
     row: dict[str, Any] = {"case": name, "n": n, "bytes": peak.total, "problem": peak.problem}
     if peak.problem is None:  # what does not fit is not timed
         # One call counts: such a long one has no need of others.
-        spent = time_alone(cell, repeats=1, budget=0, timeout=setting.timeout)
+        spent = time_in_turns({name: cell}, repeats=1, budget=0, timeout=setting.timeout)[name]
         row |= {"seconds": spent.seconds, "problem": spent.problem}
     return row
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 import lln
 from lln.bench import cases, contract, decode, record
+from lln.bench.alone import Cell, Peak, peak_memory
 from lln.bench.cases import CAUSAL
 from lln.bench.growth import crossover, slope
 from lln.bench.peers import installed
 from lln.bench.references import REFERENCES
-from lln.bench.timing import Cell, Peak, Timing, interleave, peak_memory, rounds, threads
+from lln.bench.timing import Timing, interleave, rounds, threads
 from lln.files import write, write_json
 from lln.registry import entry
 

@@ -10,7 +10,8 @@ import torch
 
 import lln
 from lln.bench import cases, contract, record
-from lln.bench.timing import Cell, Peak, interleave, peak_memory, rounds, threads
+from lln.bench.alone import Cell, Peak, peak_memory
+from lln.bench.timing import interleave, rounds, threads
 from lln.files import write, write_json
 from lln.instruments import entropy, matrix_of, spectral_gap
 

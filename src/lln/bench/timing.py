@@ -1,26 +1,16 @@
-"""Time and peak memory on machines that are shared and noisy."""
+"""Time on machines that are shared and noisy."""
 
 import ctypes
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
 
 import torch
 
-# glibc keeps freed memory for itself, by rules that depend on what was freed before. Returned at
-# once, the resident set is what the call needs.
-RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 LARGEST_KEPT = 2**25  # bytes; a heap that keeps larger blocks outgrows the memory
-OUT_OF_MEMORY, TIME_OUT = "out of memory", "time-out"
-WARM_UP = 512  # tokens; some peers take no fewer
 MAX_CALLS = 16  # per round: beyond it, a fast call only makes the benchmark longer
 
 
@@ -120,123 +110,3 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class Alone(Protocol):
-    """A call that is measured in a process of its own: a dataclass of what JSON can hold."""
-
-    @property
-    def device(self) -> str:
-        """Where it runs."""
-
-    @property
-    def threads(self) -> int:
-        """Of the CPU."""
-
-    def prepare(self, *, small: bool = False) -> Callable[[], object]:
-        """Makes its inputs, and returns the call; `small` is for warming up."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One call of an attention.
-
-    Attributes:
-        case: one of `lln.bench.cases.names()` or of `lln.bench.instruments.CASES`.
-        n: sequence length.
-        backward: measure the backward pass too.
-    """
-
-    case: str
-    n: int
-    batch: int = 1
-    heads: int = 8
-    head_dim: int = 64
-    dtype: str = "float32"
-    device: str = "cpu"
-    threads: int = 1
-    backward: bool = False
-
-    def prepare(self, *, small: bool = False) -> Callable[[], object]:
-        """Gaussian inputs, and the call."""
-        from lln.bench import cases, instruments  # which import this module
-
-        n = min(self.n, WARM_UP) if small else self.n
-        dtype = getattr(torch, self.dtype)
-        sizes = (self.batch, self.heads, n, self.head_dim)
-        x = cases.inputs(*sizes, dtype=dtype, device=self.device)
-        case = instruments.CASES.get(self.case) or cases.find(self.case)
-        return cases.call(case, x, backward=self.backward)
-
-
-@dataclass(frozen=True)
-class Peak:
-    """Peak memory of one call.
-
-    Attributes:
-        bytes: beyond its inputs; None where it could not be measured.
-        problem: why not: `out of memory`, `time-out`, or what failed.
-        total: with its inputs, and all that was made for the call.
-    """
-
-    bytes: int | None
-    problem: str | None = None
-    total: int | None = None
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Time of one call.
-
-    Attributes:
-        seconds: the median; None where it could not be measured.
-        problem: why not, as in `Peak`.
-        calls: how many were timed.
-    """
-
-    seconds: float | None
-    problem: str | None = None
-    calls: int = 0
-
-
-def peak_memory(cell: Alone, *, timeout: float = 120) -> Peak:
-    """Measures `cell` in a fresh process. Running out of memory or time is a result."""
-    found = _alone(cell, "memory", timeout, RETURN_MEMORY)
-    return Peak(None, found) if isinstance(found, str) else Peak(**found)
-
-
-def time_alone(cell: Alone, *, repeats: int, budget: float, timeout: float = 120) -> Spent:
-    """Times `cell` in a fresh process, up to `repeats` calls in about `budget` seconds.
-
-    It is not the process in which memory is measured: returning memory at once takes time.
-    """
-    options = {"repeats": repeats, "budget": budget}
-    found = _alone(cell, "time", timeout, {}, **options)
-    return Spent(None, found) if isinstance(found, str) else Spent(**found)
-
-
-def _alone(
-    cell: Alone, measure: str, timeout: float, environment: dict[str, str], **options: float
-) -> dict[str, Any] | str:
-    """What `lln.bench.cell` found, or the problem."""
-    kind = f"{type(cell).__module__}:{type(cell).__qualname__}"
-    request = {"kind": kind, "cell": asdict(cell), "measure": measure, "options": options}  # type: ignore[call-overload]
-    command = [sys.executable, "-m", "lln.bench.cell", json.dumps(request)]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env={**os.environ, **environment},
-        )
-    except subprocess.TimeoutExpired:
-        return TIME_OUT
-    if done.returncode == -9:  # how Linux ends a process when memory runs out
-        return OUT_OF_MEMORY
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return f"failed: {lines[-1]}"
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found

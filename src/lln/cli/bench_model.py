@@ -49,16 +49,16 @@ def bench_model(
     ] = "float32",
     threads: Threads = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Steps, fewer if they are slow.")] = 5,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds for one measurement.")] = 900,
+    timeout: Annotated[int, typer.Option(min=1, help="Seconds for one step.")] = 900,
     gate: Gate = True,
     device: Device = "cpu",
     out: Annotated[
         Path, typer.Option(help="Folder for model.json, model.md and model.png.")
     ] = Path("bench"),
 ) -> None:
-    """Time training steps of whole models, and their memory, a process for each.
+    """Time training steps of whole models in turns, and their memory, a process for each.
 
-    Tables are written after every cell. The same command, interrupted, goes on from there.
+    Tables are written as cells come in. The same command, interrupted, goes on from there.
     """
     need_matplotlib("the picture")
     if find_spec("transformers") is None:

@@ -160,8 +160,11 @@ def run(
         for group in _groups(rows):
             _time(setting, group, task)
             report["results"] += group.values()
-            report["exponents"] = {mixer: _exponents(report["results"], mixer) for mixer in mixers}
-            keep(report)
+            report["exponents"] = {
+                mixer: _exponents(setting, report["results"], mixer) for mixer in mixers
+            }
+            if any((mixer, column) not in known for mixer in group):  # or less would be kept
+                keep(report)
             for _ in group:
                 advance()
     return report
@@ -228,10 +231,10 @@ def _interrupted(folder: Path | None, report: dict[str, Any]) -> list[dict[str, 
     return rows if len(rows) < cells else []
 
 
-def _exponents(results: list[dict[str, Any]], mixer: str) -> dict[str, float | None]:
-    """How costs grow with N, where batches are alike."""
+def _exponents(setting: Setting, results: list[Row], mixer: str) -> dict[str, float | None]:
+    """How costs grow with N, where columns are lengths and not tasks."""
     rows = [row for row in results if row["mixer"] == mixer]
-    if not rows or len({row["batch"] for row in rows}) > 1:
+    if not rows or any(task.classes for task in setting.columns.values()):
         return {"seconds": None, "bytes": None}
     start = fitted_from([row["n"] for row in rows])
     return {

@@ -71,13 +71,21 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit that this package was checked out at; None for an installed package."""
+    """The commit that this package was checked out at; None for an installed package.
+
+    It is `-dirty` if the package differs from it; results that are written beside it do not count.
+    """
     checkout = PACKAGE.parent.parent
     if not (checkout / ".git").exists():  # or git would name a repository that only surrounds us
         return None
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--tags"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        name = _git("describe", "--always", "--tags")
+        return f"{name}-dirty" if _git("status", "--porcelain", "--", str(PACKAGE)) else name
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()

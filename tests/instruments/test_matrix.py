@@ -146,8 +146,9 @@ def test_learned_shares_enter_by_their_mean(combine):
     assert_close(p.sum(-1, keepdim=True), (lln_share + diag_share).expand(2, HEADS, 40, 1))
 
 
-def test_hooks_and_inference_mode():
-    core, (q, k) = build("block_diag"), draw()
+@pytest.mark.parametrize("name", ["block_diag", "lln", "softmax"])
+def test_hooks_and_inference_mode(name):
+    core, (q, k) = build(name), draw()
     core.register_forward_hook(lambda *_: pytest.fail("a measurement is no call of the model"))
     with torch.inference_mode():
         q, k = 1 * q, 1 * k

@@ -161,6 +161,9 @@ def _process(
             env={**os.environ, **environment},
         ) as process,
     ):
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None  # they are pipes
+        assert stdout is not None
 
         def ask(timeout: float) -> dict[str, Any] | str:
             late = Event()
@@ -173,8 +176,8 @@ def _process(
             timer.start()
             try:
                 with suppress(BrokenPipeError):  # if it has ended, the answer is missing
-                    print(file=process.stdin, flush=True)
-                answer = process.stdout.readline() if process.stdout else ""
+                    os.write(stdin.fileno(), b"\n")  # a buffer would be flushed to it once more
+                answer = stdout.readline()
             finally:
                 timer.cancel()
             if answer:

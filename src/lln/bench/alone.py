@@ -116,7 +116,8 @@ def time_in_turns(
         cells: what to time. The memory has to have room for all of them.
         repeats: how many rounds, after one that is not counted: there processes take their
             memory from the system, which is a tenth to a fourth of the time of a training step.
-        budget: seconds after which a cell calls for no further round; the first always is.
+        budget: no further round begins once the counted calls of a cell took so many seconds;
+            one round always counts.
         timeout: seconds for one call, or for what precedes the first.
     """
     samples: dict[str, list[float]] = {name: [] for name in cells}

@@ -199,6 +199,11 @@ def test_as_many_take_turns_as_memory_has_room_for(quick, monkeypatch):
         monkeypatch.setattr(model.record, "free_memory", lambda room=room: room)
         model.run(setting(columns=columns))
         assert groups == expected, room
+    groups.clear()  # the memory of a GPU is another one
+    monkeypatch.setattr(model.record, "free_memory", lambda: 1e9)
+    monkeypatch.setattr(model.record, "environment", lambda device: {})
+    model.run(setting(columns=columns, device="cuda"))
+    assert groups == [{softmax}, {diag}, {elu}, set(), {diag}, {elu}]
 
 
 def test_command(quick, tmp_path):

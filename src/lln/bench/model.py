@@ -133,7 +133,7 @@ def run(
     Args:
         setting: what is measured.
         folder: where a run that was interrupted may have left a part of the same.
-        keep: called with what there is after every cell.
+        keep: called with what there is whenever cells were timed.
         advance: called after every check and every cell, for a progress bar.
     """
     load, red = record.load(), dict[str, str]()
@@ -157,7 +157,7 @@ def run(
         for mixer in mixers:
             rows[mixer] = known.get((mixer, column)) or _memory(setting, mixer, column, task)
             advance()
-        for group in _groups(rows):
+        for group in _groups(setting, rows):
             _time(setting, group, task)
             report["results"] += group.values()
             report["exponents"] = {
@@ -170,12 +170,13 @@ def run(
     return report
 
 
-def _groups(rows: dict[str, Row]) -> Iterator[dict[str, Row]]:
-    """Cells that take turns: as many at a time as the memory has room for."""
-    room, group = record.free_memory() or 0, dict[str, Row]()
+def _groups(setting: Setting, rows: dict[str, Row]) -> Iterator[dict[str, Row]]:
+    """Cells that take turns: as many at a time as the memory has room for; on a GPU each alone."""
+    room = record.free_memory() if setting.device == "cpu" else None
+    group: dict[str, Row] = {}
     for mixer, row in rows.items():
         needed = sum(other["bytes"] or 0 for other in [*group.values(), row])
-        if group and KEPT * needed > room:
+        if group and (room is None or KEPT * needed > room):
             yield group
             group = {}
         group[mixer] = row

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import lln
+from lln.matching import AUTHORS_FIT
 
 Attend = Callable[..., Tensor]
 """A function of q, k and v `(B, H, N, D)`; of those with a causal form `causal` is the fourth."""
@@ -97,12 +98,35 @@ def _naive(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
 
 
 def _authors(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The authors' code: moments of the whole batch (Eq. 10 and 11), then Eq. 8."""
+    return _authors_given(q, k, v, *_authors_factors(q, k))
+
+
+@torch.no_grad()
+def _authors_factors(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    (a, b), sigma_q, sigma_k = AUTHORS_FIT, q.std(), k.std()
+    sigma = (((sigma_q * sigma_k) ** 2 - b) / (2 * a)).sqrt()
+    return sigma / sigma_q, sigma / sigma_k
+
+
+def _authors_given(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: float | Tensor = ALPHA,
+    beta: float | Tensor = BETA,
+) -> Tensor:
     """Eq. 8 the way the authors' code evaluates it: maxima off, exponentials, divide, eps."""
-    q, k = ALPHA * q, BETA * k
+    q, k = alpha * q, beta * k
     phi_q = (q - q.amax(-1, keepdim=True)).exp()
     phi_k = (k - k.amax((-2, -1), keepdim=True)).exp()
     total = torch.einsum("bhnd,bhd->bhn", phi_q, phi_k.sum(-2)) + 1e-8
     return phi_q @ (phi_k.mT @ v) / total.unsqueeze(-1)
+
+
+def _authors_formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    alpha, beta = _authors_factors(q, k)
+    return lln_formula(q, k, v, alpha=alpha, beta=beta)
 
 
 def _blocks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -131,7 +155,8 @@ REFERENCES = {
     "sdpa": Reference("SDPA", _sdpa, softmax_formula, causal=True),
     "naive": Reference("softmax in plain torch", _naive, softmax_formula, causal=True),
     "sdpa_blocks": Reference(f"SDPA in blocks of {BLOCK}", _blocks, block_formula, multiple=BLOCK),
-    "authors": Reference("LLN, authors' formula", _authors, lln_formula),
+    "authors": Reference("LLN, authors' code", _authors, _authors_formula),
+    "authors_given": Reference("LLN, authors' code, α, β given", _authors_given, lln_formula),
     "lln_given": Reference("LLN, α, β given", _lln, lln_formula, causal=True),
     "lln_diag_given": Reference("LLN+Diag, α, β given", _lln_diag, _lln_diag_formula, causal=True),
 }

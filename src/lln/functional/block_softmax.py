@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lln.functional.pieces import spans
 from lln.functional.precision import no_autocast, upcast
-from lln.functional.slots import spans
 
 LARGEST = 128  # tokens per block; with larger ones nothing is gained over SDPA
 TOGETHER = 4  # tensors of a span that are worked on at a time

@@ -27,3 +27,12 @@ def or_zero(peak: Tensor) -> Tensor:
     −inf − (−inf) is NaN; −inf − 0 is −inf, and exp makes it the 0 that an empty sum should be.
     """
     return peak.masked_fill(peak == -torch.inf, 0)
+
+
+def is_tame(sums: Tensor) -> bool:
+    """Whether sums of exponentials are so far from 0 and infinity that no peak has to be taken off.
+
+    This looks at values: see `pieces.pays_to_look`.
+    """
+    least, largest = torch.aminmax(sums)
+    return bool(least > 2**-60 and largest < 2**60)  # not so with NaN

@@ -11,9 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TILE = 64  # tokens
-SPAN = 3 * 2**19  # numbers that are worked on at a time: 6 MiB
-
 
 def count_chunks(n: int, size: int) -> int:
     """⌈n / size⌉ chunks hold n tokens.
@@ -34,32 +31,6 @@ def split(x: Tensor, size: int, fill: float = 0.0) -> Tensor:
         x = F.pad(x, (0, 0, 0, chunks * size - n), value=fill)
     parts: Tensor = x.unflatten(-2, (chunks, size))
     return parts
-
-
-def spans(x: Tensor, tile: int = TILE, together: int = 1) -> list[slice]:
-    """Cuts `(..., N, D)` along N into pieces that stay in the cache; one where there is no need.
-
-    Args:
-        x: what is cut.
-        tile: all pieces but the last have a multiple of so many tokens.
-        together: so many tensors of the size of `x` share the cache.
-    """
-    n, numbers = x.shape[-2], together * x.numel()
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or numbers <= SPAN:
-        return [slice(0, n)]
-    pieces = count_chunks(numbers, SPAN)
-    size = count_chunks(n, pieces * tile) * tile
-    return [slice(i, min(i + size, n)) for i in range(0, n, size)]
-
-
-def room_for(x: Tensor, cut: list[slice]) -> Tensor | None:
-    """Memory for one span of `x` at a time, which stays in the cache; None if there is but one."""
-    return None if len(cut) == 1 else x.new_empty(x[..., cut[0], :].numel())
-
-
-def within(room: Tensor | None, part: Tensor) -> Tensor | None:
-    """Where a result of the size of `part` goes: into `room`, or, without one, anywhere."""
-    return None if room is None else room[: part.numel()].view(part.shape)
 
 
 class Slots(NamedTuple):

@@ -4,7 +4,7 @@
 
 Nothing but the inputs, z and the D × E sums is kept for the backward pass: A and B are computed
 anew, which on a CPU takes no more time than writing A and reading it again. There
-everything runs over spans of the sequence that stay in the cache.
+everything runs over pieces that stay in the cache.
 """
 
 from functools import reduce
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lln.functional.precision import LOG2E, no_autocast, or_zero
-from lln.functional.slots import room_for, spans, within
+from lln.functional.pieces import join, of, pays_to_look, room_for, spans, stacks, within
+from lln.functional.precision import LOG2E, is_tame, no_autocast, or_zero
 
 
 class TwoSoftmaxes(torch.autograd.Function):
-    """A Bᵀ v.
+    """A Bᵀ v, laid out like q.
 
     Args:
         q: `(B, H, G, N_q, D)`, G rows of queries share the keys of a head.
@@ -42,56 +42,71 @@ class TwoSoftmaxes(torch.autograd.Function):
         offset: Tensor | None,
         key_mask: Tensor | None,
     ) -> Tensor:
-        peak, columns, summary = _sums_over_keys(k, v, beta * LOG2E, key_mask)
+        padding = _padding(key_mask, k)
+        sums = (_sums_over_keys(*of(stack, k, v, beta * LOG2E, padding)) for stack in stacks(k))
+        peak, columns, summary = (join(parts, k) for parts in zip(*sums, strict=True))
+        peak, columns = or_zero(peak), columns.masked_fill(columns == 0, 1)  # without a key
+        summary = summary / columns.mT
         # Only differences between features matter: taking off the largest peak saves the digits
         # that a common offset of the keys would cost.
         z = (peak - peak.amax(-1, keepdim=True)) / LOG2E + columns.log()
         z = (z if offset is None else z + offset).unsqueeze(2)  # (B, H, 1, 1, D)
-        cut = spans(q)
-        room, out = room_for(q, cut), _empty(q, v.shape[-1], cut)
-        for x in cut:
-            part = torch.matmul(_rows(q, alpha, z, x, room), summary.unsqueeze(2), out=_at(out, x))
+        out = _empty(q, v.shape[-1])
+        for stack in stacks(q):
+            _attend(*of(stack, q, alpha, z, summary, out))
         ctx.save_for_backward(q, k, v, alpha, beta, key_mask, z, peak, columns, summary)
-        return part if out is None else out
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, alpha, beta, key_mask, z, peak, columns, summary = ctx.saved_tensors
+        d_q, d_k, d_v = (_empty(x, x.shape[-1]) for x in (q, k, v))
+        d_alpha = torch.zeros_like(alpha) if ctx.needs_input_grad[3] else None
+        d_beta = torch.zeros_like(beta) if ctx.needs_input_grad[4] else None
         with no_autocast(grad.device):
-            d_q, d_alpha, d_z, d_summary = _backward_of_rows(
-                grad, q, alpha, z, summary, ctx.needs_input_grad[3]
+            sums = (
+                _backward_of_rows(*of(stack, grad, q, alpha, z, summary, d_q, d_alpha))
+                for stack in stacks(q)
             )
+            d_z, d_summary = (join(parts, q) for parts in zip(*sums, strict=True))
             d_offset = d_z if ctx.needs_input_grad[5] else None
             d_z = d_z - (summary * d_summary).sum(-1).unsqueeze(-2)
             # B is exp(β k − peak) / columns: the division is made here, once for all keys.
             d_z, d_summary = d_z / columns, d_summary / columns.mT
-            d_k, d_v, d_beta = _backward_of_columns(
-                k, v, beta, key_mask, peak, d_z, d_summary, ctx.needs_input_grad[4]
-            )
+            padding = _padding(key_mask, k)
+            for stack in stacks(k):
+                _backward_of_columns(
+                    *of(stack, k, v, beta, padding, peak, d_z, d_summary, d_k, d_v, d_beta)
+                )
         return d_q, d_k, d_v, d_alpha, d_beta, d_offset, None
 
 
-def _sums_over_keys(
-    k: Tensor, v: Tensor, scale: Tensor, key_mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The peak of `scale · k`, Σ b for b = 2 ** (scale · k − peak), and Bᵀ v.
+def _sums_over_keys(k: Tensor, v: Tensor, scale: Tensor, padding: Tensor | None) -> "_KeySums":
+    """Finding peaks takes time, so they are taken off the exponents only if they have to be."""
+    if pays_to_look(k):
+        found = _sums_over_spans(k, v, scale, padding, peaked=False)
+        if is_tame(found.columns) and found.summary.isfinite().all():
+            return found
+    return _sums_over_spans(k, v, scale, padding, peaked=True)
 
-    Each span has its own peak, so that a key is read from memory but once.
-    """
+
+def _sums_over_spans(
+    k: Tensor, v: Tensor, scale: Tensor, padding: Tensor | None, peaked: bool
+) -> "_KeySums":
     cut = spans(k)
-    room = room_for(k, cut)
+    room, no_peak = room_for(k, cut), torch.zeros_like(k[:, :, :1])
 
     def sums(span: slice) -> _KeySums:
-        part = k[:, :, span]
-        exponents = torch.mul(part, scale, out=within(room, part))
-        peak = _blank(exponents, key_mask, span).amax(-2, keepdim=True)
-        b = _powers(k, scale, or_zero(peak), key_mask, span, room)
+        peak = no_peak
+        if peaked:  # by a peak of its own, so that a key is read from memory but once
+            part = k[:, :, span]
+            exponents = torch.mul(part, scale, out=within(room, part))
+            peak = _blank(exponents, padding, span).amax(-2, keepdim=True)
+        b = _powers(k, scale, or_zero(peak), padding, span, room)
         return _KeySums(peak, b.sum(-2, keepdim=True), b.mT @ v[:, :, span])
 
-    peak, columns, summary = reduce(_KeySums.beside, map(sums, cut))
-    columns = columns.masked_fill(columns == 0, 1)  # without a key
-    return or_zero(peak), columns, summary / columns.mT
+    return reduce(_KeySums.beside, map(sums, cut))
 
 
 class _KeySums(NamedTuple):
@@ -109,85 +124,118 @@ class _KeySums(NamedTuple):
         return _KeySums(peak, columns, mine.mT * self.summary + its.mT * other.summary)
 
 
-def _backward_of_rows(
-    grad: Tensor, q: Tensor, alpha: Tensor, z: Tensor, summary: Tensor, scaled: bool
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Gradients of out = softmax(α q + z) summary: of q, α (if `scaled`), z and summary."""
+def _attend(q: Tensor, alpha: Tensor, z: Tensor, summary: Tensor, out: Tensor) -> None:
+    """Puts softmax(α q + z) summary into `out`."""
     cut = spans(q)
-    room, more_room, d_q = room_for(q, cut), room_for(q, cut), _empty(q, q.shape[-1], cut)
-    d_alpha = torch.zeros_like(alpha) if scaled else None
+    room = room_for(q, cut)
+    for span in cut:
+        a = _rows(q, alpha, z, span, room)
+        torch.matmul(a, summary.unsqueeze(2), out=out[..., span, :])
+
+
+def _backward_of_rows(
+    grad: Tensor,
+    q: Tensor,
+    alpha: Tensor,
+    z: Tensor,
+    summary: Tensor,
+    d_q: Tensor,
+    d_alpha: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Of out = softmax(α q + z) summary: the gradients of z and summary.
+
+    Those of q and α go into `d_q` and `d_alpha`.
+    """
+    cut = spans(q)
+    room, more_room = room_for(q, cut), room_for(q, cut)
     d_z, d_summary = torch.zeros_like(z[:, :, 0]), torch.zeros_like(summary)
-    for x in cut:
-        a = _rows(q, alpha, z, x, room)
-        d_summary = d_summary + (a.mT @ grad[..., x, :]).sum(2)
-        d_a = torch.matmul(grad[..., x, :], summary.mT.unsqueeze(2), out=within(more_room, a))
-        d_logits = torch.ops.aten._softmax_backward_data(d_a, a, -1, a.dtype)
+    for span in cut:
+        a, d_out, part = _rows(q, alpha, z, span, room), grad[..., span, :], d_q[..., span, :]
+        d_summary = d_summary + (a.mT @ d_out).sum(2)
+        place = part if part.is_contiguous() else within(more_room, a)
+        d_a = torch.matmul(d_out, summary.mT.unsqueeze(2), out=place)
+        d_logits = torch.ops.aten._softmax_backward_data.out(d_a, a, -1, a.dtype, grad_input=d_a)
         d_z = d_z + d_logits.sum((2, 3)).unsqueeze(2)
         if d_alpha is not None:
-            d_alpha = d_alpha + (d_logits * q[..., x, :]).sum((-2, -1), keepdim=True)
-        part = torch.mul(d_logits, alpha, out=_at(d_q, x))
-    return part if d_q is None else d_q, d_alpha, d_z, d_summary
+            d_alpha += (d_logits * q[..., span, :]).sum((-2, -1), keepdim=True)
+        torch.mul(d_logits, alpha, out=part)
+    return d_z, d_summary
 
 
 def _backward_of_columns(
     k: Tensor,
     v: Tensor,
     beta: Tensor,
-    key_mask: Tensor | None,
+    padding: Tensor | None,
     peak: Tensor,
     d_z: Tensor,
     d_summary: Tensor,
-    scaled: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of b = exp(β k − peak), by its sum and by bᵀ v: of k, v and β (if `scaled`)."""
+    d_k: Tensor,
+    d_v: Tensor,
+    d_beta: Tensor | None,
+) -> None:
+    """Of b = exp(β k − peak), by its sum and by bᵀ v: the gradients of k, v and β.
+
+    They go into `d_k`, `d_v` and `d_beta`.
+    """
     cut = spans(k)
-    room, d_k, d_v = room_for(k, cut), _empty(k, k.shape[-1], cut), _empty(v, v.shape[-1], cut)
-    d_beta = torch.zeros_like(beta) if scaled else None
+    room = room_for(k, cut)
     # The gradient of β k has to be seen if β's is asked for; otherwise β goes in beforehand.
-    ahead = torch.ones_like(beta) if scaled else beta
+    ahead = beta if d_beta is None else torch.ones_like(beta)
     d_sums, d_products = ahead * d_z, (ahead * d_summary).mT
-    for x in cut:
-        b = _powers(k, beta * LOG2E, peak, key_mask, x, room)
-        part_v = torch.matmul(b, d_summary, out=_at(d_v, x))
-        part_k = torch.matmul(v[:, :, x], d_products, out=_at(d_k, x)).add_(d_sums).mul_(b)
+    for span in cut:
+        part, its_d_k = k[:, :, span], d_k[:, :, span]
+        b = _powers(k, beta * LOG2E, peak, padding, span, room)
+        torch.matmul(b, d_summary, out=d_v[:, :, span])
+        torch.matmul(v[:, :, span], d_products, out=its_d_k).add_(d_sums).mul_(b)
         if d_beta is not None:  # padding may hold NaN, but its b is 0
-            d_beta = d_beta + (part_k * k[:, :, x].where(b > 0, 0)).sum((-2, -1), keepdim=True)
-            part_k.mul_(beta)
-    return part_k if d_k is None else d_k, part_v if d_v is None else d_v, d_beta
+            d_beta += (its_d_k * part.where(b > 0, 0)).sum((-2, -1), keepdim=True)
+            its_d_k.mul_(beta)
 
 
 def _powers(
     k: Tensor,
     scale: Tensor,
     peak: Tensor,
-    key_mask: Tensor | None,
+    padding: Tensor | None,
     span: slice,
     room: Tensor | None,
 ) -> Tensor:
-    """2 ** (scale · k − peak) in a span of the keys, 0 at padding."""
+    """2 ** (scale · k − peak) in a span of the keys, 0 at padding.
+
+    Both passes have it from here: where exponents are large, another rounding is another number.
+    """
     part = k[:, :, span]
     exponents = torch.addcmul(-peak, part, scale, out=within(room, part))
-    return _blank(exponents, key_mask, span).exp2_()
-
-
-def _blank(exponents: Tensor, key_mask: Tensor | None, span: slice) -> Tensor:
-    """−inf at padding."""
-    if key_mask is None:
-        return exponents
-    return exponents.masked_fill_(~key_mask[:, None, span, None], -torch.inf)
+    return _blank(exponents, padding, span).exp2_()
 
 
 def _rows(q: Tensor, alpha: Tensor, z: Tensor, span: slice, room: Tensor | None) -> Tensor:
     """A in a span of the queries."""
     part = q[..., span, :]
-    room = within(room, part)
-    return torch.softmax(torch.addcmul(z, part, alpha, out=room), -1, out=room)
+    place = within(room, part)
+    if pays_to_look(part):  # a softmax without its maxima is faster
+        a = torch.addcmul(z * LOG2E, part, alpha * LOG2E, out=place).exp2_()
+        total = a.sum(-1, keepdim=True)
+        if is_tame(total):
+            return a.div_(total)
+    return torch.softmax(torch.addcmul(z, part, alpha, out=place), -1, out=place)
 
 
-def _empty(like: Tensor, width: int, cut: list[slice]) -> Tensor | None:
-    """Where the results of all spans are written; None if there is but one span."""
-    return None if len(cut) == 1 else like.new_empty(*like.shape[:-1], width)
+def _padding(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
+    """`(B, H, N_k, 1)`."""
+    return None if key_mask is None else (~key_mask)[:, None, :, None].expand(*k.shape[:3], 1)
 
 
-def _at(whole: Tensor | None, span: slice) -> Tensor | None:
-    return None if whole is None else whole[..., span, :]
+def _blank(exponents: Tensor, padding: Tensor | None, span: slice) -> Tensor:
+    """−inf at padding."""
+    if padding is None:
+        return exponents
+    return exponents.masked_fill_(padding[:, :, span], -torch.inf)
+
+
+def _empty(like: Tensor, width: int) -> Tensor:
+    """Of the same layout, if that is possible; compilers write in order only."""
+    if width == like.shape[-1] and not torch.compiler.is_compiling():
+        return torch.empty_like(like)
+    return like.new_empty(*like.shape[:-1], width)

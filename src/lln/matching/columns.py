@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lln.functional.precision import LOG2E, no_autocast, or_zero, upcast
-from lln.functional.slots import room_for, spans, within
+from lln.functional.pieces import join, of, pays_to_look, room_for, spans, stacks, within
+from lln.functional.precision import LOG2E, is_tame, no_autocast, or_zero, upcast
 from lln.matching.statistics import Statistics, sample_queries
 from lln.matching.tokens import Tokens
 from lln.matching.width import Curve, Factors, expect, factors_of, split
@@ -83,33 +83,48 @@ def column_entropy(
 
 
 def _columns(keys: Tokens, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """log2 Σ_j exp(β k_jc) and H(B_c) in bits, `(rows, H_kv, D)` each.
-
-    Each span has its own peak, so that a key is read from memory but once.
-    """
+    """log2 Σ_j exp(β k_jc) and H(B_c) in bits, `(rows, H_kv, D)` each."""
     scale = keys.spread(beta * LOG2E)
-    cut = spans(keys.x)
-    room, more_room = room_for(keys.x, cut), room_for(keys.x, cut)
-
-    def sums(span: slice) -> _Sums:
-        part = keys.x[..., span, :]
-        exponent = torch.mul(part, scale, out=within(room, part))
-        if keys.keep is not None:
-            exponent.masked_fill_(~keys.keep[..., span, :], -torch.inf)
-        peak = exponent.amax(-2)
-        exponent.sub_(or_zero(peak).unsqueeze(-2))
-        if keys.keep is not None:
-            exponent.clamp_(min=NOTHING)
-        b = torch.exp2(exponent, out=within(more_room, part))
-        return _Sums(peak, b.sum(-2), b.mul_(exponent).sum(-2))
-
-    found = reduce(_Sums.beside, map(sums, cut))
+    keep = None if keys.keep is None else keys.keep.expand(*keys.x.shape[:-1], 1)
+    sums = (_sums(*of(stack, keys.x, scale, keep)) for stack in stacks(keys.x))
+    found = _Sums(*(join(parts, keys.x) for parts in zip(*sums, strict=True)))
     peak = keys.per_row_max(found.peak)  # of a sequence, which may have several chunks
     _, total, log_sum = found.under(keys.spread(peak).squeeze(-2))
     total, log_sum = keys.per_row(total), keys.per_row(log_sum)
     total = total.masked_fill(total == 0, 1)
     log_total = total.log2()
     return or_zero(peak) + log_total, log_total - log_sum / total
+
+
+def _sums(x: Tensor, scale: Tensor, keep: Tensor | None) -> "_Sums":
+    """Finding peaks takes time, so they are taken off the exponents only if they have to be."""
+    if pays_to_look(x):
+        found = _sums_over_spans(x, scale, keep, peaked=False)
+        if is_tame(found.total):
+            return found
+    return _sums_over_spans(x, scale, keep, peaked=True)
+
+
+def _sums_over_spans(x: Tensor, scale: Tensor, keep: Tensor | None, peaked: bool) -> "_Sums":
+    cut = spans(x)
+    room, more_room = room_for(x, cut), room_for(x, cut)
+    no_peak = torch.zeros_like(x[..., 0, :])
+
+    def sums(span: slice) -> _Sums:
+        part = x[..., span, :]
+        exponent = torch.mul(part, scale, out=within(room, part))
+        if keep is not None:
+            exponent.masked_fill_(~keep[..., span, :], -torch.inf)
+        peak = no_peak
+        if peaked:  # by a peak of its own, so that a key is read from memory but once
+            peak = exponent.amax(-2)
+            exponent.sub_(or_zero(peak).unsqueeze(-2))
+        if keep is not None:
+            exponent.clamp_(min=NOTHING)
+        b = torch.exp2(exponent, out=within(more_room, part))
+        return _Sums(peak, b.sum(-2), b.mul_(exponent).sum(-2))
+
+    return reduce(_Sums.beside, map(sums, cut))
 
 
 class _Sums(NamedTuple):

@@ -146,14 +146,16 @@ def test_learned_shares_enter_by_their_mean(combine):
     assert_close(p.sum(-1, keepdim=True), (lln_share + diag_share).expand(2, HEADS, 40, 1))
 
 
-@pytest.mark.parametrize("name", ["block_diag", "lln", "softmax"])
-def test_hooks_and_inference_mode(name):
+@pytest.mark.parametrize("name", ["block_diag", "lln", "lln_diag", "softmax"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_hooks_and_inference_mode(name, masked):
     core, (q, k) = build(name), draw()
     core.register_forward_hook(lambda *_: pytest.fail("a measurement is no call of the model"))
     with torch.inference_mode():
         q, k = 1 * q, 1 * k
-        p = matrix_of(core, q, k).rows(torch.arange(40))
-    assert_close(p.sum(-1), torch.ones(2, HEADS, 40).double())
+        real = torch.arange(40).expand(2, 40) < (30 if masked else 40)
+        p = matrix_of(core, q, k, key_mask=real if masked else None).rows(torch.arange(40))
+    assert_close(p.sum(-1), real[:, None].expand(2, HEADS, 40).double())
 
 
 def test_what_has_no_matrix_is_refused():

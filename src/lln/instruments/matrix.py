@@ -251,13 +251,12 @@ class CoreMatrix(AttentionMatrix):
         causal: bool = False,
     ) -> None:
         check_attention(q, k, k, key_mask=key_mask)
-        with torch.inference_mode(False):  # gradients are needed, wherever q and k come from
-            q, k = (upcast(x.clone() if x.is_inference() else x.detach()) for x in (q, k))
-            batch, heads, n_q, _ = q.shape
-            super().__init__((batch, heads, n_q, k.shape[2]), key_mask, q)
-            self._groups = heads // k.shape[1]
-            # Junk at padding would reach gradients: 0 · NaN is NaN.
-            q, k = self._blank_padded_queries(q), blank(k, self.keep)
+        batch, heads, n_q, _ = q.shape
+        q, k = upcast(q.detach()), upcast(k.detach())
+        super().__init__((batch, heads, n_q, k.shape[2]), key_mask, q)
+        self._groups = heads // k.shape[1]
+        # Junk at padding would reach gradients: 0 · NaN is NaN.
+        q, k = self._blank_padded_queries(q), blank(k, self.keep)
         self._attend = partial(core, q, k, key_mask=key_mask, causal=causal)
 
     def rows(self, index: Tensor) -> Tensor:

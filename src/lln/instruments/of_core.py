@@ -30,6 +30,7 @@ from lln.matching import Factors
 Share = float | Tensor
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def matrix_of(
     core: nn.Module,
@@ -57,7 +58,8 @@ def matrix_of(
         raise ValueError(f"{core.name} is not linear in v: it has no attention matrix")
     check_attention(q, k, k, key_mask=key_mask)
     core.refuse_causal(causal)
-    q, k = upcast(q.detach()), upcast(k.detach())
+    q, k = upcast(_outside_inference(q.detach())), upcast(_outside_inference(k.detach()))
+    key_mask = None if key_mask is None else _outside_inference(key_mask)
     if isinstance(core, SoftmaxAttention):
         return SoftmaxMatrix(q, k, core.scale, key_mask=key_mask, causal=causal)
     if not causal:
@@ -74,6 +76,11 @@ def matrix_of(
         lln_share, diag_share = map(_mean_of_features, core.shares())
         attend = fixed_diag(core, found, lln_share, diag_share)
     return CoreMatrix(attend, q, k, key_mask=key_mask, causal=causal)
+
+
+def _outside_inference(x: Tensor) -> Tensor:
+    """Columns of P are gradients, for which nothing of inference mode can be kept."""
+    return x.clone() if x.is_inference() else x
 
 
 def _factored(

@@ -132,8 +132,13 @@ def _curve(axes: "Axes", points: Sequence[tuple[float, float]], label: str, styl
 
 
 def plain_log(axes: "Axes") -> None:
-    """A logarithmic axis that says 100, not 10²."""
+    """A logarithmic axis of what is drawn that says 100, not 10², and 20 too if it is short."""
+    from matplotlib.ticker import LogLocator
+
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 

@@ -17,11 +17,12 @@ from lln.matching import Factors, column_entropy
 N = 300  # in spans of 64: four whole ones and a part
 
 
-def both_ways(function, monkeypatch):
-    """What `function` gives in one piece, without a look, and in pieces, with one."""
+def both_ways(function, monkeypatch, cut=True):
+    """What `function` gives in one piece, without a look, and with one, and in pieces if `cut`."""
     whole = function()
-    monkeypatch.setattr(pieces, "SPAN", 1)
     monkeypatch.setattr(pieces, "LARGE", 0)
+    if cut:
+        monkeypatch.setattr(pieces, "SPAN", 1)
     return whole, function()
 
 
@@ -66,7 +67,8 @@ def test_heads_that_lie_apart_are_cut_evenly_among_threads(monkeypatch):
 @pytest.mark.parametrize("n_q", [N, 70])
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("tokens_first", [False, True])
-def test_attention_and_its_gradients(inputs, n_q, learned, tokens_first, monkeypatch):
+@pytest.mark.parametrize("cut", [False, True])
+def test_attention_and_its_gradients(inputs, n_q, learned, tokens_first, cut, monkeypatch):
     q, k, v = (torch.randn(*x).double() for x in ((2, 4, n_q, 5), (2, 2, N, 5), (2, 2, N, 3)))
     alpha, beta = torch.rand(2, 4).double() + 1, torch.rand(2, 2).double() + 1
     shift = torch.randn(2, 2, 5).double()
@@ -96,7 +98,7 @@ def test_attention_and_its_gradients(inputs, n_q, learned, tokens_first, monkeyp
         (out * weight).sum().backward()
         return [out.detach(), *(x.grad for x in leaves)]
 
-    whole, parts = both_ways(run, monkeypatch)
+    whole, parts = both_ways(run, monkeypatch, cut)
     for a, b in zip(whole, parts, strict=True):
         assert inputs == "nan" or a.isfinite().all()
         assert_close(a, b, equal_nan=True)

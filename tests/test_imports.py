@@ -14,6 +14,7 @@ PACKAGE = Path(lln.__file__).parent
 # A part may import itself and the parts that it names.
 ALLOWED = {
     "files": set(),
+    "memory": set(),
     "functional": set(),
     "matching": {"files", "functional"},
     "registry": {"functional"},
@@ -22,6 +23,7 @@ ALLOWED = {
     "models": {"functional", "matching", "registry", "attention"},
     "bench": {
         "files",
+        "memory",
         "functional",
         "matching",
         "registry",
@@ -53,6 +55,7 @@ ALLOWED = {
     "hf": {"integrations"},
     "train": {
         "files",
+        "memory",
         "registry",
         "attention",
         "instruments",

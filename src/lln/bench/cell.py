@@ -10,18 +10,15 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from lln import memory
 from lln.bench.alone import OUT_OF_MEMORY, Alone, Peak
 from lln.bench.timing import synchronise
-
-STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def main() -> None:
@@ -46,6 +43,7 @@ def answer(cell: Alone, measure: str, requests: Iterable[str]) -> Iterator[dict[
         for _ in requests:
             yield asdict(measure_memory(cell))
         return
+    memory.keep()  # as a training does
     device = _warm_up(cell)
     call = cell.prepare()
     for _ in requests:
@@ -59,17 +57,14 @@ def answer(cell: Alone, measure: str, requests: Iterable[str]) -> Iterator[dict[
 def measure_memory(cell: Alone) -> Peak:
     """Bytes that the call needs; None where the system does not tell."""
     device = _warm_up(cell)
-    if device.type == "cpu" and _resident_peak() is None:
+    if memory.peak(device) is None:
         return Peak(None)
     bare = _start(device)
     call = cell.prepare()
     before = _start(device)
     call()
     synchronise(device)
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-    else:
-        peak = _resident_peak() or 0
+    peak = memory.peak(device) or 0
     return Peak(peak - before, total=peak - bare)
 
 
@@ -82,32 +77,13 @@ def _warm_up(cell: Alone) -> torch.device:
 
 
 def _start(device: torch.device) -> int:
-    """Forgets earlier peaks, and returns what is in use now."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    if CLEAR_REFS.exists():
-        # proc(5): 5 sets the peak resident set back to the current one. Where that is forbidden,
-        # set-up may have peaked higher, and the result is a lower bound.
-        with suppress(OSError):
-            CLEAR_REFS.write_text("5")
-    return _resident_peak() or 0
+    """Forgets earlier peaks, and returns what is in use now.
 
-
-def _resident_peak() -> int | None:
-    """Peak resident set in bytes."""
-    # Linux hands ru_maxrss of a large parent down to its children; this one starts afresh.
-    if STATUS.exists():
-        for line in STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    Where peaks cannot be forgotten, set-up may have peaked higher, and the result is a lower bound.
+    """
+    synchronise(device)
+    memory.forget_peak(device)
+    return memory.peak(device) or 0
 
 
 if __name__ == "__main__":

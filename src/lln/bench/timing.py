@@ -1,6 +1,5 @@
 """Time on machines that are shared and noisy."""
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +8,8 @@ from statistics import median
 
 import torch
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+from lln import memory
+
 LARGEST_KEPT = 2**25  # bytes; a heap that keeps larger blocks outgrows the memory
 MAX_CALLS = 16  # per round: beyond it, a fast call only makes the benchmark longer
 
@@ -47,7 +47,9 @@ def interleave(
         device: where the calls run; a GPU is waited for.
         advance: called once per call and round, the warm-up round included, for a progress bar.
     """
-    keep_memory()
+    # A call would pay, in page faults, for what the call before it gave back: a fifth of LLN's
+    # time at N = 8192.
+    memory.keep(LARGEST_KEPT)
     per_round = {}
     for name, call in calls.items():
         # The first call pays for thread pools, caches and memory from the system: not counted,
@@ -66,20 +68,6 @@ def interleave(
             advance()
         names = names[1:] + names[:1]  # so that none always runs behind the same neighbour
     return {name: Timing(median(s), min(s), len(s)) for name, s in samples.items()}
-
-
-def keep_memory() -> bool:
-    """Lets glibc keep what is freed, in blocks up to `LARGEST_KEPT`, as long as this process runs.
-
-    Otherwise a call pays, in page faults, for what the call before it gave back: a fifth of LLN's
-    time at N = 8192. Elsewhere than on Linux with glibc this does nothing, and returns False.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    # Smaller blocks come from the heap, and the heap never shrinks. glibc answers 1 if it complies.
-    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def rounds(calls: int, repeats: int) -> int:

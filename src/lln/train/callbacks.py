@@ -10,10 +10,10 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from torch import nn
 from transformers import TrainerCallback
 
+from lln import memory
 from lln.attention import Attention
 from lln.instruments.callback import MeasureCallback
 from lln.instruments.recording import Recording
-from lln.train import memory
 from lln.train.record import Record
 
 TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")

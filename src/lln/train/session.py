@@ -22,8 +22,8 @@ from transformers import (
     set_seed,
 )
 
+from lln import memory
 from lln.files import reserved
-from lln.train import memory
 from lln.train.callbacks import (
     RecordAttention,
     RecordMetrics,
@@ -87,6 +87,8 @@ def train(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     state = PartialState(cpu=_on_cpu())
+    if _on_cpu():
+        memory.keep()
     with ExitStack() as stack:
         if state.is_main_process:
             try:

@@ -33,7 +33,7 @@ def test_a_peak_is_remembered_until_it_is_forgotten():
         ("memory.keep(2**25)", 2**26, False),
     ],
 )
-def test_freed_memory_is_kept(setting, block, kept):
+def test_freed_memory_is_kept_until_its_peak_is_forgotten(setting, block, kept):
     script = f"""
 import torch
 from lln import memory
@@ -43,10 +43,14 @@ torch.ones(1)
 before = memory.in_use(cpu)
 torch.ones({block}, dtype=torch.uint8)
 print(memory.in_use(cpu) - before)
+memory.forget_peak(cpu)
+print(memory.peak(cpu) - before)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (int(done.stdout) > 0.9 * block) == kept
+    freed, forgotten = map(int, done.stdout.split())
+    assert (freed > 0.9 * block) == kept
+    assert forgotten < 0.1 * block
 
 
 def test_without_glibc_nothing_happens(monkeypatch):

@@ -4,6 +4,7 @@ import ctypes
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,13 +13,19 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's mallop
 
 
 def forget_peak(device: torch.device) -> None:
-    """Starts to look for a peak anew. Where the system forbids it, the old one still counts."""
+    """Starts to look for a peak anew, in which what was kept for later does not count.
+
+    Where the system forbids it, the old peak still counts.
+    """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    else:
-        # proc(5): 5 sets the peak resident set back to the current one.
-        with suppress(OSError):
-            CLEAR_REFS.write_text("5")
+        return
+    give_back = _of_glibc("malloc_trim")
+    if give_back is not None:
+        give_back(0)
+    # proc(5): 5 sets the peak resident set back to the current one.
+    with suppress(OSError):
+        CLEAR_REFS.write_text("5")
 
 
 def peak(device: torch.device) -> int | None:
@@ -56,13 +63,20 @@ def keep(up_to: int | None = None) -> bool:
         up_to: bytes of the largest block to keep; all by default. Before 2.35, glibc refuses more
             than 2**25.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
+    mallopt = _of_glibc("mallopt")
+    if mallopt is None:
         return False
     # Blocks come from the heap then, and the heap never shrinks. glibc answers 1 if it complies.
     from_heap = mallopt(M_MMAP_MAX, 0) if up_to is None else mallopt(M_MMAP_THRESHOLD, up_to)
     return bool(from_heap and mallopt(M_TRIM_THRESHOLD, -1))
+
+
+def _of_glibc(function: str) -> Any:
+    """None where there is no such function."""
+    try:
+        return getattr(ctypes.CDLL(None), function)
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 def _resident(field: str) -> int | None:

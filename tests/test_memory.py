@@ -56,3 +56,8 @@ print(memory.peak(cpu) - before)
 def test_without_glibc_nothing_happens(monkeypatch):
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert not memory.keep()
+
+
+def test_settings_of_the_environment_are_left_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    assert not memory.keep()

@@ -1,6 +1,7 @@
 """Memory of a process: how much it has in use, and whether it keeps what is freed."""
 
 import ctypes
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -56,15 +57,16 @@ def keep(up_to: int | None = None) -> bool:
     """Has this process keep what it frees of the CPU's memory, for as long as it runs.
 
     By default glibc gives large blocks back to the system, those above 32 MiB always; the next
-    step takes them anew, and pays for it in page faults. Elsewhere than on Linux with glibc this
-    does nothing, and returns False.
+    step takes them anew, and pays for it in page faults. What is kept has holes: where lengths vary
+    and matrices are N×N, memory grew by three quarters. Elsewhere than on Linux with glibc, or
+    where the environment has settings of its own (`MALLOC_…`), this does nothing and returns False.
 
     Args:
         up_to: bytes of the largest block to keep; all by default. Before 2.35, glibc refuses more
             than 2**25.
     """
     mallopt = _of_glibc("mallopt")
-    if mallopt is None:
+    if mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     # Blocks come from the heap then, and the heap never shrinks. glibc answers 1 if it complies.
     from_heap = mallopt(M_MMAP_MAX, 0) if up_to is None else mallopt(M_MMAP_THRESHOLD, up_to)

@@ -58,6 +58,14 @@ def test_without_glibc_nothing_happens(monkeypatch):
     assert not memory.keep()
 
 
-def test_settings_of_the_environment_are_left_alone(monkeypatch):
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
-    assert not memory.keep()
+@pytest.mark.parametrize(
+    ("name", "kept"), [("MALLOC_MMAP_MAX_", False), ("MALLOC_ARENA_MAX", True)]
+)
+def test_what_the_environment_says_is_left_alone(name, kept, monkeypatch):
+    calls = []
+    monkeypatch.setattr(memory, "_of_glibc", lambda function: lambda *args: calls.append(args) or 1)
+    for setting in [x for x in memory.os.environ if x.startswith(memory.SETTINGS)]:
+        monkeypatch.delenv(setting)
+    monkeypatch.setenv(name, "65536")
+    assert memory.keep() == kept
+    assert bool(calls) == kept

@@ -11,6 +11,7 @@ import torch
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # of glibc's mallopt
+SETTINGS = ("MALLOC_MMAP_", "MALLOC_TRIM_")  # how glibc's own begin, in the environment
 
 
 def forget_peak(device: torch.device) -> None:
@@ -59,14 +60,14 @@ def keep(up_to: int | None = None) -> bool:
     By default glibc gives large blocks back to the system, those above 32 MiB always; the next
     step takes them anew, and pays for it in page faults. What is kept has holes: where lengths vary
     and matrices are N×N, memory grew by three quarters. Elsewhere than on Linux with glibc, or
-    where the environment has settings of its own (`MALLOC_…`), this does nothing and returns False.
+    where the environment says what to keep (`SETTINGS`), this does nothing and returns False.
 
     Args:
         up_to: bytes of the largest block to keep; all by default. Before 2.35, glibc refuses more
             than 2**25.
     """
     mallopt = _of_glibc("mallopt")
-    if mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
+    if mallopt is None or any(name.startswith(SETTINGS) for name in os.environ):
         return False
     # Blocks come from the heap then, and the heap never shrinks. glibc answers 1 if it complies.
     from_heap = mallopt(M_MMAP_MAX, 0) if up_to is None else mallopt(M_MMAP_THRESHOLD, up_to)

@@ -6,6 +6,7 @@ from io import StringIO
 
 import pytest
 
+from lln import memory
 from lln.bench import alone, timing
 from lln.bench import cell as cell_process
 from lln.bench.alone import Cell, Peak, Spent, peak_memory, time_in_turns
@@ -95,6 +96,15 @@ class Noisy:
 
     def prepare(self, *, small=False):
         return lambda: print("from a library")
+
+
+@pytest.mark.parametrize(("measure", "kept"), [("time", [()]), ("memory", [])])
+def test_memory_is_kept_where_time_is_measured_and_nowhere_else(measure, kept, monkeypatch):
+    calls = []
+    monkeypatch.setattr(memory, "keep", lambda *args: calls.append(args))
+    with timing.threads(1):
+        assert len(list(cell_process.answer(Noisy(), measure, ["", ""]))) == 2
+    assert calls == kept
 
 
 def test_what_a_call_prints_is_no_answer(capsys, monkeypatch):

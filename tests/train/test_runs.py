@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from lln.train import pretrain
+from lln import memory
+from lln.train import pretrain, session
 from lln.train.order import TURN, Order
 from lln.train.pretraining import MaskPasses
 from lln.train.session import RunTrainer
@@ -86,6 +87,16 @@ def test_tensorboard_shows_the_metrics(config, tmp_path):
 def test_what_saves_memory_or_time_changes_nothing(config, tmp_path, plain, setting):
     pretrain(experiment(config, *PLAIN, setting))
     torch.testing.assert_close(weights(tmp_path / "runs"), weights(plain))
+
+
+def test_memory_is_kept_on_a_cpu(config, monkeypatch):
+    calls = []
+    monkeypatch.setattr(memory, "keep", lambda: calls.append(1))
+    monkeypatch.setattr(session, "_train", lambda *args: {})
+    for on_cpu in (True, False):
+        monkeypatch.setattr(session, "_on_cpu", lambda on_cpu=on_cpu: on_cpu)
+        pretrain(experiment(config, *PLAIN))
+        assert len(calls) == 1
 
 
 def test_the_model_is_the_best_one_and_training_stops_without_a_new_best(config, tmp_path):

@@ -7,7 +7,9 @@ from torch.testing import assert_close
 from lln.functional import lln_attention, softmax_attention
 from lln.instruments import entropy
 from lln.matching import Factors, Matching, calibrate, column_entropy, curve, match, measure
-from lln.matching.columns import LARGEST, correct
+from lln.matching.columns import LARGEST, _of_all, correct
+from lln.matching.moments import SAMPLE, WHOLE
+from lln.matching.statistics import sample
 
 
 def naive(q, k, alpha, beta, shift):
@@ -87,6 +89,56 @@ def test_the_correction_makes_draws_agree():
     assert abs(corrected.mean()) < 0.1
 
 
+def rows_entropy(q, k, found):
+    """The entropy of some rows of LLN's P and of softmax's, `(B, H)` each."""
+    alpha, beta = found.alpha[..., None, None], found.beta[..., None, None]
+    q, k, shift = q[:, :, ::64], k, found.key_shift.unsqueeze(2)
+    z = (beta * (k - shift)).logsumexp(-2, keepdim=True)
+    p = (alpha * q + z).softmax(-1) @ (beta * (k - shift) - z).exp().mT
+    softmax = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    return entropy(p).bits, entropy(softmax).bits
+
+
+@pytest.mark.parametrize(("std", "most"), [(0.8, 0.02), (1.0, 0.04), (1.5, 0.5)])
+def test_a_sample_of_a_long_sequence_matches_its_entropy(std, most):
+    """Its mean as well as all tokens would; single heads by `most` bits on average."""
+    q, k = std * torch.randn(2, 1, 32, 4 * WHOLE, 32)
+    found, softmax = rows_entropy(q, k, match("entropy", q, k))
+    assert abs((found - softmax).mean()) < 0.1
+    assert (found - softmax).abs().mean() < most
+
+
+def test_a_sample_notices_heavy_tails():
+    q, k = torch.distributions.Laplace(0.0, 0.7).sample((2, 1, 8, 4 * WHOLE, 32))
+    found, softmax = rows_entropy(q, k, match("entropy", q, k))
+    assert (found - softmax).abs().mean() < 1
+    plain, _ = rows_entropy(q, k, calibrated_alone(q, k))
+    assert (plain - softmax).mean() < -3
+
+
+def test_no_more_than_a_sample_of_a_long_sequence_is_read():
+    q, k = torch.randn(2, 1, 2, WHOLE + 1, 8)
+    expected = match("entropy", q, k)
+    n = WHOLE + 1
+    read = torch.zeros(n, dtype=torch.bool)
+    read[torch.arange(SAMPLE) * n // SAMPLE] = True
+    q[:, :, ~read], k[:, :, ~read] = torch.nan, torch.nan
+    for found, before in zip(match("entropy", q, k), expected, strict=True):
+        assert torch.equal(found, before)
+    whole = match("entropy", q[:, :, :-1], k[:, :, :-1])  # all of which is read
+    assert all(x.isnan().all() for x in whole)
+
+
+def test_a_part_speaks_for_all_keys_by_its_share_or_by_its_distribution():
+    small, large = torch.tensor([1e-4, -1e-4]), torch.tensor([0.6, -0.6])
+    part = torch.tensor([0.25])
+    assert_close(_of_all(small, part), small / 4, rtol=1e-3, atol=0)
+    assert_close(_of_all(large, part), large, rtol=0.03, atol=0)
+    every = torch.linspace(-LARGEST, LARGEST, 101)
+    assert_close(_of_all(every, torch.ones(1)), every)
+    assert (_of_all(every, part).diff() > 0).all()
+
+
 def calibrated_alone(q, k):
     from lln.matching import factors_of
 
@@ -98,10 +150,13 @@ def test_the_correction_is_bounded_and_stays_on_the_grid():
     calibrated = curve(Matching(), 8)
     q, k = torch.randn(2, 1, 1, 64, 8)
     k[:, :, 0] = 50  # one key far out: columns are as sharp as they can be
-    assert correct(calibrated, measure(q, k), q, k)[0].correction.abs().max() <= LARGEST
+    measured = sample(q, k, None, None)
+    found, _ = correct(calibrated, measure(q, k), measured, True)
+    assert found.correction.abs().max() <= LARGEST
     for std in (1e-3, 1e3):
         statistics = measure(std * q, std * torch.randn_like(k))
-        assert torch.equal(correct(calibrated, statistics, q, k)[0].correction, torch.zeros(1, 1))
+        found, _ = correct(calibrated, statistics, measured, True)
+        assert torch.equal(found.correction, torch.zeros(1, 1))
 
 
 def test_calibration_knows_the_columns():
@@ -117,5 +172,5 @@ def test_other_targets_are_not_corrected(target):
     q, k = torch.randn(2, 1, 1, 64, 8)
     matching = Matching(target=target)
     with pytest.raises(ValueError, match="only the entropy target"):
-        correct(curve(matching, 8), measure(q, k), q, k)
+        correct(curve(matching, 8), measure(q, k), sample(q, k, None, None), True)
     assert match(matching, q, k).alpha.isfinite().all()

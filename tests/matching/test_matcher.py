@@ -17,6 +17,7 @@ from lln.matching import (
     width,
 )
 from lln.matching.columns import correct
+from lln.matching.statistics import sample
 
 QUIET = pytest.mark.filterwarnings("ignore:LLN attention was never calibrated")
 
@@ -31,7 +32,7 @@ def core(matching, name="lln", **options):
 
 def statistics(q, k):
     calibrated = curve(Matching(), q.shape[3])
-    return correct(calibrated, measure(q, k), q, k)[0]
+    return correct(calibrated, measure(q, k), sample(q, k, None, None), True)[0]
 
 
 def test_paper_preset_is_the_authors_module():

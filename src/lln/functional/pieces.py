@@ -15,7 +15,7 @@ from torch import Tensor
 from lln.functional.slots import count_chunks
 
 TILE = 64  # tokens
-SPAN = 3 * 2**19  # numbers that are worked on at a time: 6 MiB
+SPAN = 2**21  # numbers that are worked on at a time: 8 MiB
 LARGE = 2**19  # numbers; with fewer, looking at them takes longer than it saves
 
 Stack = tuple[slice, slice]  # of the batch and of the heads
@@ -62,9 +62,19 @@ def spans(x: Tensor, tile: int = TILE, together: int = 1) -> list[slice]:
     return _evenly(n, count_chunks(n, pieces), tile)
 
 
-def room_for(x: Tensor, cut: list[slice]) -> Tensor | None:
-    """Memory for one span of `x` at a time, which stays in the cache; None if there is but one."""
-    return None if len(cut) == 1 else x.new_empty(x[..., cut[0], :].numel())
+def room_for(*tensors: Tensor) -> Tensor | None:
+    """Memory for one piece at a time, the same for all, so that it stays in the cache.
+
+    None if each tensor is but one piece: then its results go anywhere.
+    """
+    if all(_fits(x, 1) for x in tensors):
+        return None
+    return tensors[0].new_empty(max(map(_size_of_piece, tensors)))
+
+
+def _size_of_piece(x: Tensor) -> int:
+    stack = x[stacks(x)[0]]  # the first pieces are the largest
+    return stack[..., spans(stack)[0], :].numel()
 
 
 def within(room: Tensor | None, part: Tensor) -> Tensor | None:

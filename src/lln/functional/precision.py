@@ -16,7 +16,10 @@ def upcast(x: Tensor) -> Tensor:
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Keeps autocast from lowering the products between float32 exponentials to half precision."""
-    if torch.amp.is_autocast_available(device.type):
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    # What is compiled or exported may be run where autocast is on.
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 
@@ -35,4 +38,4 @@ def is_tame(sums: Tensor) -> bool:
     This looks at values: see `pieces.pays_to_look`.
     """
     least, largest = torch.aminmax(sums)
-    return bool(least > 2**-60 and largest < 2**60)  # not so with NaN
+    return least.item() > 2**-60 and largest.item() < 2**60  # not so with NaN

@@ -8,13 +8,14 @@ everything runs over pieces that stay in the cache.
 """
 
 from functools import reduce
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lln.functional.pieces import join, of, pays_to_look, room_for, spans, stacks, within
+from lln.functional.pieces import Stack, join, of, pays_to_look, room_for, spans, stacks, within
 from lln.functional.precision import LOG2E, is_tame, no_autocast, or_zero
 
 
@@ -42,18 +43,21 @@ class TwoSoftmaxes(torch.autograd.Function):
         offset: Tensor | None,
         key_mask: Tensor | None,
     ) -> Tensor:
-        padding = _padding(key_mask, k)
-        sums = (_sums_over_keys(*of(stack, k, v, beta * LOG2E, padding)) for stack in stacks(k))
-        peak, columns, summary = (join(parts, k) for parts in zip(*sums, strict=True))
-        peak, columns = or_zero(peak), columns.masked_fill(columns == 0, 1)  # without a key
+        room = room_for(k, q)
+        peak, columns, summary = _sums_over_keys(k, v, beta, _padding(key_mask, k), room)
+        if peak is None:
+            z = columns.log()
+        else:
+            peak, columns = or_zero(peak), columns.masked_fill(columns == 0, 1)  # without a key
+            # Only differences between features matter: taking off the largest peak saves the
+            # digits that a common offset of the keys would cost.
+            z = (peak - peak.amax(-1, keepdim=True)) / LOG2E + columns.log()
         summary = summary / columns.mT
-        # Only differences between features matter: taking off the largest peak saves the digits
-        # that a common offset of the keys would cost.
-        z = (peak - peak.amax(-1, keepdim=True)) / LOG2E + columns.log()
         z = (z if offset is None else z + offset).unsqueeze(2)  # (B, H, 1, 1, D)
         out = _empty(q, v.shape[-1])
+        logits = _Logits.of(alpha, z)
         for stack in stacks(q):
-            _attend(*of(stack, q, alpha, z, summary, out))
+            _attend(*of(stack, q, summary, out), logits=logits.within(stack), room=room)
         ctx.save_for_backward(q, k, v, alpha, beta, key_mask, z, peak, columns, summary)
         return out
 
@@ -64,9 +68,16 @@ class TwoSoftmaxes(torch.autograd.Function):
         d_q, d_k, d_v = (_empty(x, x.shape[-1]) for x in (q, k, v))
         d_alpha = torch.zeros_like(alpha) if ctx.needs_input_grad[3] else None
         d_beta = torch.zeros_like(beta) if ctx.needs_input_grad[4] else None
+        room, more_room = room_for(k, q), room_for(q)
         with no_autocast(grad.device):
+            logits = _Logits.of(alpha, z)
             sums = (
-                _backward_of_rows(*of(stack, grad, q, alpha, z, summary, d_q, d_alpha))
+                _backward_of_rows(
+                    *of(stack, grad, q, summary, d_q, d_alpha),
+                    logits=logits.within(stack),
+                    room=room,
+                    more_room=more_room,
+                )
                 for stack in stacks(q)
             )
             d_z, d_summary = (join(parts, q) for parts in zip(*sums, strict=True))
@@ -77,80 +88,101 @@ class TwoSoftmaxes(torch.autograd.Function):
             padding = _padding(key_mask, k)
             for stack in stacks(k):
                 _backward_of_columns(
-                    *of(stack, k, v, beta, padding, peak, d_z, d_summary, d_k, d_v, d_beta)
+                    *of(stack, k, v, beta, padding, peak, d_z, d_summary, d_k, d_v, d_beta),
+                    room=room,
                 )
         return d_q, d_k, d_v, d_alpha, d_beta, d_offset, None
 
 
-def _sums_over_keys(k: Tensor, v: Tensor, scale: Tensor, padding: Tensor | None) -> "_KeySums":
+def _sums_over_keys(
+    k: Tensor, v: Tensor, beta: Tensor, padding: Tensor | None, room: Tensor | None
+) -> "_KeySums":
     """Finding peaks takes time, so they are taken off the exponents only if they have to be."""
+    scale = beta * LOG2E
+
+    def sums(peaked: bool) -> _KeySums:
+        parts = (
+            _sums_over_spans(*of(stack, k, v, scale, padding), room=room, peaked=peaked)
+            for stack in stacks(k)
+        )
+        peaks, columns, summaries = zip(*parts, strict=True)
+        return _KeySums(join(peaks, k) if peaked else None, join(columns, k), join(summaries, k))
+
     if pays_to_look(k):
-        found = _sums_over_spans(k, v, scale, padding, peaked=False)
-        if is_tame(found.columns) and found.summary.isfinite().all():
+        found = sums(peaked=False)
+        # One number that is not finite, as values near the largest would give, makes the sum so.
+        if is_tame(found.columns) and isfinite(found.summary.sum().item()):
             return found
-    return _sums_over_spans(k, v, scale, padding, peaked=True)
+    return sums(peaked=True)
 
 
 def _sums_over_spans(
-    k: Tensor, v: Tensor, scale: Tensor, padding: Tensor | None, peaked: bool
+    k: Tensor,
+    v: Tensor,
+    scale: Tensor,
+    padding: Tensor | None,
+    *,
+    room: Tensor | None,
+    peaked: bool,
 ) -> "_KeySums":
-    cut = spans(k)
-    room, no_peak = room_for(k, cut), torch.zeros_like(k[:, :, :1])
-
     def sums(span: slice) -> _KeySums:
-        peak = no_peak
+        peak = None
         if peaked:  # by a peak of its own, so that a key is read from memory but once
-            part = k[:, :, span]
-            exponents = torch.mul(part, scale, out=within(room, part))
-            peak = _blank(exponents, padding, span).amax(-2, keepdim=True)
-        b = _powers(k, scale, or_zero(peak), padding, span, room)
+            peak = _exponents(k, scale, padding, span, room).amax(-2, keepdim=True)
+        b = _powers(k, scale, None if peak is None else or_zero(peak), padding, span, room)
         return _KeySums(peak, b.sum(-2, keepdim=True), b.mT @ v[:, :, span])
 
-    return reduce(_KeySums.beside, map(sums, cut))
+    return reduce(_KeySums.beside, map(sums, spans(k)))
 
 
 class _KeySums(NamedTuple):
-    """Of b = 2 ** (exponent − peak) over some keys: Σ b `(B, H, 1, D)` and Σ b v `(B, H, D, E)`."""
+    """Of b = 2 ** (exponent − peak) over some keys: Σ b `(B, H, 1, D)` and Σ b v `(B, H, D, E)`.
 
-    peak: Tensor
+    `peak` is None where none is taken off.
+    """
+
+    peak: Tensor | None
     columns: Tensor
     summary: Tensor
 
     def beside(self, other: "_KeySums") -> "_KeySums":
         """The sums over the keys of both."""
+        if self.peak is None or other.peak is None:
+            return _KeySums(None, self.columns + other.columns, self.summary + other.summary)
         peak = torch.maximum(self.peak, other.peak)
-        mine, its = ((x.peak - or_zero(peak)).exp2() for x in (self, other))
+        mine, its = ((x - or_zero(peak)).exp2() for x in (self.peak, other.peak))
         columns = mine * self.columns + its * other.columns
         return _KeySums(peak, columns, mine.mT * self.summary + its.mT * other.summary)
 
 
-def _attend(q: Tensor, alpha: Tensor, z: Tensor, summary: Tensor, out: Tensor) -> None:
+def _attend(
+    q: Tensor, summary: Tensor, out: Tensor, *, logits: "_Logits", room: Tensor | None
+) -> None:
     """Puts softmax(α q + z) summary into `out`."""
-    cut = spans(q)
-    room = room_for(q, cut)
-    for span in cut:
-        a = _rows(q, alpha, z, span, room)
+    for span in spans(q):
+        a = logits.softmax(q[..., span, :], room)
         torch.matmul(a, summary.unsqueeze(2), out=out[..., span, :])
 
 
 def _backward_of_rows(
     grad: Tensor,
     q: Tensor,
-    alpha: Tensor,
-    z: Tensor,
     summary: Tensor,
     d_q: Tensor,
     d_alpha: Tensor | None,
+    *,
+    logits: "_Logits",
+    room: Tensor | None,
+    more_room: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Of out = softmax(α q + z) summary: the gradients of z and summary.
 
     Those of q and α go into `d_q` and `d_alpha`.
     """
-    cut = spans(q)
-    room, more_room = room_for(q, cut), room_for(q, cut)
-    d_z, d_summary = torch.zeros_like(z[:, :, 0]), torch.zeros_like(summary)
-    for span in cut:
-        a, d_out, part = _rows(q, alpha, z, span, room), grad[..., span, :], d_q[..., span, :]
+    d_z, d_summary = torch.zeros_like(logits.z[:, :, 0]), torch.zeros_like(summary)
+    for span in spans(q):
+        a = logits.softmax(q[..., span, :], room)
+        d_out, part = grad[..., span, :], d_q[..., span, :]
         d_summary = d_summary + (a.mT @ d_out).sum(2)
         place = part if part.is_contiguous() else within(more_room, a)
         d_a = torch.matmul(d_out, summary.mT.unsqueeze(2), out=place)
@@ -158,7 +190,7 @@ def _backward_of_rows(
         d_z = d_z + d_logits.sum((2, 3)).unsqueeze(2)
         if d_alpha is not None:
             d_alpha += (d_logits * q[..., span, :]).sum((-2, -1), keepdim=True)
-        torch.mul(d_logits, alpha, out=part)
+        torch.mul(d_logits, logits.alpha, out=part)
     return d_z, d_summary
 
 
@@ -167,23 +199,23 @@ def _backward_of_columns(
     v: Tensor,
     beta: Tensor,
     padding: Tensor | None,
-    peak: Tensor,
+    peak: Tensor | None,
     d_z: Tensor,
     d_summary: Tensor,
     d_k: Tensor,
     d_v: Tensor,
     d_beta: Tensor | None,
+    *,
+    room: Tensor | None,
 ) -> None:
     """Of b = exp(β k − peak), by its sum and by bᵀ v: the gradients of k, v and β.
 
     They go into `d_k`, `d_v` and `d_beta`.
     """
-    cut = spans(k)
-    room = room_for(k, cut)
     # The gradient of β k has to be seen if β's is asked for; otherwise β goes in beforehand.
     ahead = beta if d_beta is None else torch.ones_like(beta)
     d_sums, d_products = ahead * d_z, (ahead * d_summary).mT
-    for span in cut:
+    for span in spans(k):
         part, its_d_k = k[:, :, span], d_k[:, :, span]
         b = _powers(k, beta * LOG2E, peak, padding, span, room)
         torch.matmul(b, d_summary, out=d_v[:, :, span])
@@ -196,7 +228,7 @@ def _backward_of_columns(
 def _powers(
     k: Tensor,
     scale: Tensor,
-    peak: Tensor,
+    peak: Tensor | None,
     padding: Tensor | None,
     span: slice,
     room: Tensor | None,
@@ -205,33 +237,58 @@ def _powers(
 
     Both passes have it from here: where exponents are large, another rounding is another number.
     """
+    return _exponents(k, scale, padding, span, room, peak).exp2_()
+
+
+def _exponents(
+    k: Tensor,
+    scale: Tensor,
+    padding: Tensor | None,
+    span: slice,
+    room: Tensor | None,
+    peak: Tensor | None = None,
+) -> Tensor:
+    """The exponents of `_powers`, −inf at padding."""
     part = k[:, :, span]
-    exponents = torch.addcmul(-peak, part, scale, out=within(room, part))
-    return _blank(exponents, padding, span).exp2_()
-
-
-def _rows(q: Tensor, alpha: Tensor, z: Tensor, span: slice, room: Tensor | None) -> Tensor:
-    """A in a span of the queries."""
-    part = q[..., span, :]
     place = within(room, part)
-    if pays_to_look(part):  # a softmax without its maxima is faster
-        a = torch.addcmul(z * LOG2E, part, alpha * LOG2E, out=place).exp2_()
-        total = a.sum(-1, keepdim=True)
-        if is_tame(total):
-            return a.div_(total)
-    return torch.softmax(torch.addcmul(z, part, alpha, out=place), -1, out=place)
+    if peak is None:
+        exponents = torch.mul(part, scale, out=place)
+    else:
+        exponents = torch.addcmul(-peak, part, scale, out=place)
+    if padding is None:
+        return exponents
+    return exponents.masked_fill_(padding[:, :, span], -torch.inf)
+
+
+class _Logits(NamedTuple):
+    """α q + z, of which A is the softmax, and the same to base 2."""
+
+    alpha: Tensor
+    z: Tensor
+    alpha2: Tensor
+    z2: Tensor
+
+    @classmethod
+    def of(cls, alpha: Tensor, z: Tensor) -> "_Logits":
+        return cls(alpha, z, alpha * LOG2E, z * LOG2E)
+
+    def within(self, stack: Stack) -> "_Logits":
+        return _Logits(*of(stack, *self))
+
+    def softmax(self, q: Tensor, room: Tensor | None) -> Tensor:
+        """A of some queries."""
+        place = within(room, q)
+        if pays_to_look(q):  # a softmax without its maxima is faster
+            a = torch.addcmul(self.z2, q, self.alpha2, out=place).exp2_()
+            total = a.sum(-1, keepdim=True)
+            if is_tame(total):
+                return a.mul_(total.reciprocal_())
+        return torch.softmax(torch.addcmul(self.z, q, self.alpha, out=place), -1, out=place)
 
 
 def _padding(key_mask: Tensor | None, k: Tensor) -> Tensor | None:
     """`(B, H, N_k, 1)`."""
     return None if key_mask is None else (~key_mask)[:, None, :, None].expand(*k.shape[:3], 1)
-
-
-def _blank(exponents: Tensor, padding: Tensor | None, span: slice) -> Tensor:
-    """−inf at padding."""
-    if padding is None:
-        return exponents
-    return exponents.masked_fill_(padding[:, :, span], -torch.inf)
 
 
 def _empty(like: Tensor, width: int) -> Tensor:

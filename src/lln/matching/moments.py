@@ -1,10 +1,11 @@
 """From queries and keys to α and β, as a `Matching` says."""
 
+import torch
 from torch import Tensor
 
-from lln.functional.checks import check_attention
+from lln.functional.precision import no_autocast
 from lln.matching.columns import correct
-from lln.matching.statistics import Statistics, measure, measure_batch, sample_queries
+from lln.matching.statistics import Statistics, measure_batch, sample, statistics_of
 from lln.matching.width import (
     Curve,
     Factors,
@@ -14,6 +15,10 @@ from lln.matching.width import (
     factors_of,
     resolve,
 )
+
+# Sequences of up to `WHOLE` tokens are matched by all of them; longer ones by `SAMPLE`, so that
+# finding α and β takes little of the time of the attention itself.
+SAMPLE, WHOLE = 127, 521
 
 
 def moments(
@@ -40,30 +45,12 @@ def moments(
             center_keys=matching.center_keys,
         )
         return statistics, factors_of(curve, statistics, matching.center_keys)
-    check_attention(q, k, k, key_mask=key_mask, cu_seqlens=cu_seqlens)
-    queries = sample_queries(q, k, key_mask, cu_seqlens)  # once for both
-    statistics = measure(
-        q,
-        k,
-        key_mask=key_mask,
-        cu_seqlens=cu_seqlens,
-        scale=scale,
-        exact_scores=exact,
-        center_keys=matching.center_keys,
-        queries=queries,
-    )
-    if matching.target != "entropy":
+    with torch.no_grad(), no_autocast(q.device):
+        measured = sample(q, k, key_mask, cu_seqlens, SAMPLE, WHOLE)
+        statistics = statistics_of(measured, scale, exact, matching.center_keys)
+        if matching.target == "entropy":
+            return correct(curve, statistics, measured, matching.center_keys)
         return statistics, factors_of(curve, statistics, matching.center_keys)
-    return correct(
-        curve,
-        statistics,
-        q,
-        k,
-        key_mask=key_mask,
-        cu_seqlens=cu_seqlens,
-        center_keys=matching.center_keys,
-        queries=queries,
-    )
 
 
 def match(

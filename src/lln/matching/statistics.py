@@ -1,7 +1,7 @@
 """What moment matching has to know about queries and keys, over real tokens only.
 
-Of long sequences a sample is measured (see `tokens`): all of it would cost two more products of the
-size of the attention itself.
+Of long sequences a sample is measured (see `Tokens.sample`): all of it would cost two more products
+of the size of the attention itself.
 """
 
 import math
@@ -13,6 +13,8 @@ from torch import Tensor
 from lln.functional.checks import check_attention
 from lln.functional.precision import no_autocast, upcast
 from lln.matching.tokens import Tokens
+
+MEASURED = 1031  # tokens, of sequences that have more: all would say the same
 
 
 class Statistics(NamedTuple):
@@ -45,9 +47,8 @@ def measure(
     scale: float | None = None,
     exact_scores: bool = True,
     center_keys: bool = True,
-    queries: Tokens | None = None,
 ) -> Statistics:
-    """Statistics per sequence and head, of at most `SAMPLE` tokens, in O(D²) each.
+    """Statistics per sequence and head, of a sample of its tokens, in O(D²) each.
 
     In self-attention (N_q = N_k) `key_mask` holds for the queries too.
 
@@ -60,13 +61,10 @@ def measure(
         exact_scores: the mean within-row variance of the scores, scale² · tr(QᵀQ/N · cov(k)),
             which is all that softmax sees; otherwise the paper's σ_q² σ_k², for independent inputs.
         center_keys: measure keys about their mean, and report it.
-        queries: what `sample_queries` takes of q, if it has been taken.
     """
-    check_attention(q, k, k, key_mask=key_mask, cu_seqlens=cu_seqlens)
     with no_autocast(q.device):
-        queries = queries or sample_queries(q, k, key_mask, cu_seqlens)
-        keys = Tokens.sample(upcast(k), key_mask, cu_seqlens)
-        return _statistics(queries, keys, scale, exact_scores, center_keys)
+        measured = sample(q, k, key_mask, cu_seqlens)
+        return statistics_of(measured, scale, exact_scores, center_keys)
 
 
 @torch.no_grad()
@@ -84,43 +82,58 @@ def measure_batch(
     with no_autocast(q.device):
         queries = _pool(upcast(q), _query_mask(q, k, key_mask))
         keys = _pool(upcast(k), key_mask)
-        statistics = _statistics(queries, keys, scale, exact_scores, center_keys)
+        statistics = statistics_of(Sample(queries, keys), scale, exact_scores, center_keys)
         sequences = k.shape[0] * k.shape[1]
         return statistics._replace(log_keys=(keys.length / sequences).clamp(min=1).log())
 
 
-@torch.no_grad()
-def sample_queries(
-    q: Tensor, k: Tensor, key_mask: Tensor | None, cu_seqlens: Tensor | None
-) -> Tokens:
-    """At most `SAMPLE` queries of each sequence, as `measure` and `column_entropy` see them."""
-    return Tokens.sample(upcast(q), _query_mask(q, k, key_mask), cu_seqlens)
+class Sample(NamedTuple):
+    """What is measured of each sequence."""
+
+    queries: Tokens
+    keys: Tokens
+
+
+def sample(
+    q: Tensor,
+    k: Tensor,
+    key_mask: Tensor | None,
+    cu_seqlens: Tensor | None,
+    size: int = MEASURED,
+    whole: int = MEASURED,
+) -> Sample:
+    """The queries and keys of each sequence that are measured: see `Tokens.sample`."""
+    check_attention(q, k, k, key_mask=key_mask, cu_seqlens=cu_seqlens)
+    return Sample(
+        Tokens.sample(upcast(q), _query_mask(q, k, key_mask), cu_seqlens, size, whole),
+        Tokens.sample(upcast(k), key_mask, cu_seqlens, size, whole),
+    )
 
 
 def _query_mask(q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor | None:
     return key_mask if q.shape[2] == k.shape[2] else None
 
 
-def _statistics(
-    queries: Tokens, keys: Tokens, scale: float | None, exact_scores: bool, center_keys: bool
+def statistics_of(
+    measured: Sample, scale: float | None, exact_scores: bool, center_keys: bool
 ) -> Statistics:
+    """See `measure`."""
+    queries, keys = measured
     dim, groups = keys.x.shape[-1], queries.x.shape[1] // keys.x.shape[1]
     scale = 1 / math.sqrt(dim) if scale is None else scale
-    numbers_q, numbers_k = queries.count * dim, keys.count * dim  # (rows, 1)
     key_mean = keys.mean()  # (rows, H_kv, D)
-    keys.subtract(key_mean)
     if exact_scores:
         # Divided before they are multiplied: the product of both sums would overflow first.
-        second_moment, covariance = queries.second_moment(), keys.second_moment()
+        second_moment, covariance = queries.second_moment(), keys.second_moment(key_mean)
         query_square, key_var = _trace(second_moment) / dim, _trace(covariance) / dim
         products = second_moment.unflatten(1, (-1, groups)) * covariance.unsqueeze(2)
         score_var = products.sum((-2, -1)).flatten(1, 2)
     else:
-        query_square, key_var = queries.mean_square(), keys.mean_square()  # (rows, H)
+        query_square, key_var = queries.mean_square(), keys.mean_square(key_mean)  # (rows, H)
     query_mean = queries.mean().mean(-1)
-    query_var = (query_square - query_mean.square()).clamp(min=0) * _unbiased(numbers_q)
+    query_var = (query_square - query_mean.square()).clamp(min=0) * _unbiased(queries.count * dim)
     if not center_keys:
-        key_var = (key_var + key_mean.var(-1, correction=0)) * _unbiased(numbers_k)
+        key_var = (key_var + key_mean.var(-1, correction=0)) * _unbiased(keys.count * dim)
         key_mean = torch.zeros_like(key_mean)
     if not exact_scores:
         score_var = dim * query_var * key_var.repeat_interleave(groups, dim=1)

@@ -6,9 +6,6 @@ from torch import Tensor
 from lln.functional.slots import assign
 
 CHUNK = 64  # packed sequences are summed in chunks of this many tokens
-# As many tokens say what all of them would, and longer sequences cost no more. It is a prime
-# number, so that a sample falls in step with no period that the data may have.
-SAMPLE = 1031
 
 
 class Tokens:
@@ -43,41 +40,55 @@ class Tokens:
         self.length = self.count
 
     @classmethod
-    def sample(cls, x: Tensor, keep: Tensor | None, cu_seqlens: Tensor | None) -> "Tokens":
-        """`SAMPLE` tokens of each sequence, spread evenly over its real ones; all of fewer."""
+    def sample(
+        cls, x: Tensor, keep: Tensor | None, cu_seqlens: Tensor | None, size: int, whole: int
+    ) -> "Tokens":
+        """All tokens of a sequence of up to `whole`; of a longer one `size`, spread evenly.
+
+        `size` should be a prime number: then a sample falls in step with no period that the data
+        may have.
+        """
         n, exporting = x.shape[2], torch.compiler.is_exporting()  # where n may be anything
-        if not exporting and n <= SAMPLE:
+        if not exporting and n <= whole:
             return cls(x, keep, cu_seqlens)
         if cu_seqlens is not None:
             tokens = cls(x, keep, cu_seqlens)
-            return tokens if tokens._chunk_row is None else tokens._thinned_out(tokens._chunk_row)
-        index = torch.arange(SAMPLE, device=x.device)
+            rows = tokens._chunk_row
+            return tokens if rows is None else tokens._thinned_out(rows, size, whole)
         if keep is None and not exporting:
-            tokens = cls(x.index_select(2, index * n // SAMPLE), None, None)
+            position = torch.arange(0, size * n, n, device=x.device) // size
+            tokens = cls(x.index_select(2, position), None, None)
             tokens.length = torch.full_like(tokens.count, n)
             return tokens
         if keep is None:
             keep = torch.ones(x.shape[0], n, dtype=torch.bool, device=x.device)
-        count = keep.sum(1, keepdim=True)
-        rank = index * count.clamp(min=SAMPLE) // SAMPLE  # among the real tokens: (B, SAMPLE)
+        count, index = keep.sum(1, keepdim=True), torch.arange(whole, device=x.device)
+        taken = count.where(count <= whole, size)
+        rank = index * count // taken.clamp(min=1)  # among the real tokens: (B, whole)
         position = torch.searchsorted(keep.cumsum(1), rank + 1).clamp(max=n - 1)
         position = position[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
-        tokens = cls(x.gather(2, position), rank < count, None)
+        tokens = cls(x.gather(2, position), index < taken, None)
         tokens.length = count.to(x.dtype)
         return tokens
 
-    def _thinned_out(self, chunk_row: Tensor) -> "Tokens":
+    def _thinned_out(self, chunk_row: Tensor, size: int, whole: int) -> "Tokens":
         """What `sample` takes of packed sequences."""
         chunk = torch.arange(chunk_row.shape[0], device=self.x.device)
         chunk = chunk - torch.searchsorted(chunk_row, chunk_row)  # in its sequence
         rank = chunk[:, None] * CHUNK + torch.arange(CHUNK, device=self.x.device)  # (M, c)
-        count = self.count.squeeze(1).long().clamp(min=SAMPLE)
-        count = count[chunk_row.clamp(max=self._rows - 1)].unsqueeze(1)  # (M, 1)
-        nearest = (rank * SAMPLE + count - 1) // count  # the first of the sample at or after it
-        taken = (nearest * count // SAMPLE == rank).unsqueeze(-1)  # (M, c, 1)
-        self.keep = taken if self.keep is None else self.keep & taken
-        self.x, self.count = self.blank(self.x, 0), self.count.clamp(max=SAMPLE)
+        taken = self.count.where(self.count <= whole, size)  # (rows, 1)
+        row = chunk_row.clamp(max=self._rows - 1)
+        of, count = (x[row].long().clamp(min=1) for x in (taken, self.count))  # (M, 1)
+        nearest = (rank * of + count - 1) // count  # the first of the sample at or after it
+        is_taken = (nearest * count // of == rank).unsqueeze(-1)  # (M, c, 1)
+        self.keep = is_taken if self.keep is None else self.keep & is_taken
+        self.x, self.count = self.blank(self.x, 0), taken
         return self
+
+    @property
+    def complete(self) -> bool:
+        """Whether these are all tokens of their sequences, as far as shapes tell."""
+        return self.count is self.length
 
     def per_row(self, chunks: Tensor) -> Tensor:
         """Sums `(B, H, M, ...)` over the chunks of each sequence: `(rows, H, ...)`."""
@@ -106,24 +117,26 @@ class Tokens:
         """`x` `(B, H, M, c, X)` with `value` where there is no real token."""
         return x if self.keep is None else x.masked_fill(~self.keep, value)
 
-    def subtract(self, value: Tensor) -> None:
-        """Takes `(rows, H, D)` off every token."""
-        self.x = self.blank(self.x - self.spread(value), 0)
-
     def average(self, sums: Tensor) -> Tensor:
         """Sums over the tokens of a chunk `(B, H, M, ...)` as means over them all."""
         per_row = self.per_row(sums)
+        if self.keep is None:
+            return per_row / max(self.x.shape[-2], 1)
         return per_row / self.count.clamp(min=1).view(-1, *[1] * (per_row.dim() - 1))
 
     def mean(self) -> Tensor:
         """The mean token, `(rows, H, D)`."""
         return self.average(self.x.sum(-2))
 
-    def mean_square(self) -> Tensor:
-        """The mean square of all numbers, `(rows, H)`."""
-        squares = torch.linalg.vector_norm(self.x, dim=(-2, -1)).square()
+    def mean_square(self, about: Tensor | None = None) -> Tensor:
+        """The mean square of all numbers, `(rows, H)`; see `second_moment`."""
+        squares = torch.linalg.vector_norm(self._about(about), dim=(-2, -1)).square()
         return self.average(squares) / self.x.shape[-1]
 
-    def second_moment(self) -> Tensor:
-        """The mean of x xᵀ, `(rows, H, D, D)`."""
-        return self.average(self.x.mT @ self.x)
+    def second_moment(self, about: Tensor | None = None) -> Tensor:
+        """The mean of x xᵀ, `(rows, H, D, D)`, with `about` `(rows, H, D)` taken off x."""
+        x = self._about(about)
+        return self.average(x.mT @ x)
+
+    def _about(self, center: Tensor | None) -> Tensor:
+        return self.x if center is None else self.blank(self.x - self.spread(center), 0)

@@ -157,8 +157,9 @@ def width(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Tensor:
     if values.shape[1] == 2:
         a, b = values[:, :1], values[:, 1:]
         return ((score_std.square() - b) / a).clamp(min=0).sqrt()
-    place, left, share = _neighbours(score_std)
-    return _width(place, torch.lerp(*_both_sides(values, left), share))
+    place = _place(score_std)
+    low, high = place.both_sides(values)
+    return place.width(torch.lerp(low, high, place.share))
 
 
 class Expected(NamedTuple):
@@ -167,71 +168,86 @@ class Expected(NamedTuple):
     Attributes:
         width: the matched σ̃.
         columns: the entropy of the columns at that σ̃.
-        slope: its derivative by log σ̃.
+        fall: how steeply it falls with log σ̃.
         on_grid: whether the calibration knows this σ_sm.
     """
 
     width: Tensor
     columns: Tensor
-    slope: Tensor
+    fall: Tensor
     on_grid: Tensor
+
+    def halves(self) -> tuple["Expected", "Expected"]:
+        """What is expected of the first half of the rows, and of the second."""
+        first, second = zip(*(x.chunk(2) for x in self), strict=True)
+        return Expected(*first), Expected(*second)
 
 
 def expect(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Expected:
     """`width`, and where the calibration expects the columns to be."""
     if curve.columns is None:
         raise ValueError("only the entropy target knows the entropy of columns")
-    both = torch.cat([curve.values, curve.columns], 1)
-    values, columns = _at_length(curve.log_lengths, both, log_keys).chunk(2, 1)
-    place, left, share = _neighbours(score_std)
-    low_width, high_width = _both_sides(values, left)
-    low, high = _both_sides(columns, left)
+    both = torch.stack([curve.values, curve.columns], 1)  # (L, 2, points)
+    place = _place(score_std)
+    low, high = place.both_sides(_at_length(curve.log_lengths, both, log_keys))  # (rows, 2, H)
+    rise = high - low
+    log_width, spread = torch.addcmul(low, rise, place.share.unsqueeze(1)).unbind(1)
     # The calibration holds s = log((log2 N − C) / C), so C = log2 N / (1 + exp(s)).
-    part = torch.sigmoid(-torch.lerp(low, high, share))
-    expected = part * log_keys / math.log(2)
+    part = torch.sigmoid(-spread)
+    expected = part * (log_keys / math.log(2))
+    by_log_width = rise[:, 1] / rise[:, 0]
     return Expected(
-        _width(place, torch.lerp(low_width, high_width, share)),
+        place.width(log_width),
         expected,
-        expected * (part - 1) * (high - low) / (high_width - low_width),
-        place == _on_grid(place),
+        expected * (1 - part) * by_log_width,
+        place.step == place.on_grid,
     )
 
 
-def _width(place: Tensor, log_width: Tensor) -> Tensor:
-    beyond = (place - _on_grid(place)) / STEPS_PER_DOUBLING * math.log(2)
-    return (log_width + beyond).exp()
+class _Place(NamedTuple):
+    """Where σ_sm `(rows, H)` lies, in steps of the grid."""
+
+    step: Tensor
+    on_grid: Tensor  # the nearest place on it
+    left: Tensor  # the point of the grid left of it
+    share: Tensor  # of the point right of it
+
+    def both_sides(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The values `(rows, ..., points)` left and right of it, `(rows, ..., H)`."""
+        left = self.left
+        if values.dim() == 3:
+            left = left.unsqueeze(1).expand(-1, values.shape[1], -1)
+        return values.gather(-1, left), values.gather(-1, left + 1)
+
+    def width(self, log_width: Tensor) -> Tensor:
+        """σ̃, which beyond the grid goes on in proportion."""
+        beyond = (self.step - self.on_grid) * (math.log(2) / STEPS_PER_DOUBLING)
+        return (log_width + beyond).exp()
 
 
-def _neighbours(score_std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The place of σ_sm in steps of the grid, the point left of it, and the share of the right."""
-    place = (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
-    on_grid = _on_grid(place)
+def _place(score_std: Tensor) -> _Place:
+    step = (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
+    on_grid = step.clamp(0, SCORE_STD_POINTS - 1)
     # A NaN in q or k has no place. It shall be a NaN in the result, and not an index.
     left = on_grid.nan_to_num(0).clamp(max=SCORE_STD_POINTS - 2).long()
-    return place, left, on_grid - left
-
-
-def _on_grid(place: Tensor) -> Tensor:
-    return place.clamp(0, SCORE_STD_POINTS - 1)
-
-
-def _both_sides(values: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """The values `(rows, points)` at `left` `(rows, H)` and right of it."""
-    return values.gather(1, left), values.gather(1, left + 1)
+    return _Place(step, on_grid, left, on_grid - left)
 
 
 def _at_length(log_lengths: Tensor, values: Tensor, log_keys: Tensor) -> Tensor:
-    """The curves at `(rows, 1)` numbers of keys, `(rows, points)`.
+    """The curves `(L, ...)` at `(rows, 1)` numbers of keys, `(rows, ...)`.
 
     They go on linearly beyond the longest calibrated length, and stop at the shortest.
     """
     lengths, values = log_lengths.to(log_keys), values.to(log_keys)  # may be stored in half
     if lengths.shape[0] == 1:
-        return values.expand(log_keys.shape[0], -1)
+        return values.expand(log_keys.shape[0], *values.shape[1:])
     log_keys = log_keys.squeeze(1)
     right = torch.searchsorted(lengths, log_keys).clamp(1, lengths.shape[0] - 1)
-    share = (log_keys - lengths[right - 1]) / (lengths[right] - lengths[right - 1])
-    return torch.lerp(values[right - 1], values[right], share.clamp(min=0).unsqueeze(1))
+    left = right - 1
+    shorter, longer = lengths.index_select(0, left), lengths.index_select(0, right)
+    share = ((log_keys - shorter) / (longer - shorter)).clamp(min=0)
+    share = share.view(-1, *[1] * (values.dim() - 1))
+    return torch.lerp(values.index_select(0, left), values.index_select(0, right), share)
 
 
 class Factors(NamedTuple):
@@ -252,22 +268,32 @@ class Factors(NamedTuple):
 def factors_of(curve: Curve, statistics: Statistics, center_keys: bool) -> Factors:
     """α and β along the curve, corrected as the statistics say."""
     sigma = width(curve, statistics.score_var.sqrt(), statistics.log_keys)  # (rows, H)
-    return split(sigma * statistics.correction.exp(), statistics, center_keys)
+    return factors_per_width(statistics, center_keys).at(sigma * statistics.correction.exp())
 
 
-def split(sigma: Tensor, statistics: Statistics, center_keys: bool) -> Factors:
-    """α = σ̃ / (√2 σ_q) and β = σ̃ / (√2 σ_k) (Eq. 10).
+class FactorsPerWidth(NamedTuple):
+    """What σ̃ is multiplied by (Eq. 10): 1 / (√2 σ_q) `(rows, H)`, 1 / (√2 σ_k) `(rows, H_kv)`."""
 
-    Heads that share keys share β too: theirs is the root mean square over the group.
-    """
-    groups, shared = sigma.shape[1] // statistics.key_var.shape[1], sigma
-    if groups > 1:
-        shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
-    return Factors(
-        _ratio(sigma, statistics.query_var),
-        _ratio(shared, statistics.key_var),
-        statistics.key_mean if center_keys else None,
-    )
+    alpha: Tensor
+    beta: Tensor
+    key_shift: Tensor | None
+
+    def at(self, sigma: Tensor) -> Factors:
+        """α and β for σ̃ `(rows, H)`.
+
+        Heads that share keys share β too: theirs is the root mean square over the group.
+        """
+        groups, shared = sigma.shape[1] // self.beta.shape[1], sigma
+        if groups > 1:
+            shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
+        return Factors(sigma * self.alpha, shared * self.beta, self.key_shift)
+
+
+def factors_per_width(statistics: Statistics, center_keys: bool) -> FactorsPerWidth:
+    """By the variances of q and k; constant ones carry no information, and 0 attends evenly."""
+    variances = statistics.query_var, statistics.key_var
+    alpha, beta = ((2 * x).rsqrt().masked_fill(x == 0, 0) for x in variances)
+    return FactorsPerWidth(alpha, beta, statistics.key_mean if center_keys else None)
 
 
 def constant_factors(value: float, q: Tensor, k: Tensor) -> Factors:
@@ -275,9 +301,3 @@ def constant_factors(value: float, q: Tensor, k: Tensor) -> Factors:
     dtype = torch.promote_types(q.dtype, torch.float32)
     alpha, beta = (torch.full((1, x.shape[1]), value, dtype=dtype, device=x.device) for x in (q, k))
     return Factors(alpha, beta, None)
-
-
-def _ratio(sigma: Tensor, variance: Tensor) -> Tensor:
-    # Constant inputs carry no information: a factor of 0 attends evenly, where σ̃ / 0 would be NaN.
-    constant = variance == 0
-    return (sigma / (2 * variance.masked_fill(constant, 1)).sqrt()).masked_fill(constant, 0)

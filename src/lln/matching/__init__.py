@@ -6,6 +6,7 @@ curve, and `Matcher` does both for a layer.
 
 from lln.matching.calibration import Calibration, calibrate, calibration_for
 from lln.matching.columns import column_entropy
+from lln.matching.factors import Factors, factors_of
 from lln.matching.matcher import Matcher, UncalibratedWarning, calibrating
 from lln.matching.moments import match
 from lln.matching.statistics import Statistics, measure, measure_batch
@@ -13,10 +14,8 @@ from lln.matching.width import (
     AUTHORS_FIT,
     PRESETS,
     Curve,
-    Factors,
     Matching,
     curve,
-    factors_of,
     linear_fit,
     resolve,
     width,

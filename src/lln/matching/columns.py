@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from lln.functional.precision import LOG2E, no_autocast, or_zero
+from lln.matching.factors import Factors, factors_of, factors_per_width
 from lln.matching.statistics import Sample, Statistics, sample
 from lln.matching.tokens import Tokens
-from lln.matching.width import Curve, Factors, expect, factors_of, factors_per_width
+from lln.matching.width import Curve, Expected, expect
 
 LARGEST = math.log(2)  # σ̃ is at most doubled or halved
 FLATTEST = 0.05  # bits per unit of log σ̃; where C hardly moves with σ̃ it says nothing about it
@@ -39,8 +40,8 @@ def correct(
         sigma = expected.width
     else:
         log_counts = torch.cat([keys.count.clamp(min=1).log(), statistics.log_keys])
-        expected, of_all = expect(curve, torch.cat([score_std, score_std]), log_counts).halves()
-        sigma = of_all.width
+        both, rows = expect(curve, torch.cat([score_std] * 2), log_counts), score_std.shape[0]
+        expected, sigma = Expected(*(x[:rows] for x in both)), both.width[rows:]
     factors = factors_per_width(statistics, center_keys)
     columns = _column_entropy(queries, keys, factors.at(expected.width))
     correction = (columns - expected.columns) / expected.fall.clamp(min=FLATTEST)

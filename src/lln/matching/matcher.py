@@ -9,17 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lln.functional.precision import upcast
+from lln.matching.factors import Factors, constant_factors, factors_of
 from lln.matching.moments import moments
 from lln.matching.statistics import Statistics
-from lln.matching.width import (
-    Curve,
-    Factors,
-    Matching,
-    constant_factors,
-    curve,
-    factors_of,
-    resolve,
-)
+from lln.matching.width import Curve, Matching, curve, resolve
 
 UNKNOWN_LENGTH = 1024  # the number of keys that stored statistics assume until they are calibrated
 

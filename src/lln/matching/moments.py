@@ -5,16 +5,9 @@ from torch import Tensor
 
 from lln.functional.precision import no_autocast
 from lln.matching.columns import correct
+from lln.matching.factors import Factors, constant_factors, factors_of
 from lln.matching.statistics import Statistics, measure_batch, sample, statistics_of
-from lln.matching.width import (
-    Curve,
-    Factors,
-    Matching,
-    constant_factors,
-    curve,
-    factors_of,
-    resolve,
-)
+from lln.matching.width import Curve, Matching, curve, resolve
 
 # Sequences of up to `WHOLE` tokens are matched by all of them; longer ones by `SAMPLE`, so that
 # finding α and β takes little of the time of the attention itself.

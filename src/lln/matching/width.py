@@ -13,7 +13,6 @@ from lln.matching.calibration import (
     STEPS_PER_DOUBLING,
     calibration_for,
 )
-from lln.matching.statistics import Statistics
 
 # The constants of the authors' published code; they suit D = 64 and scores of unit variance.
 AUTHORS_FIT = (0.14855178144710912, -0.35487039130661086)
@@ -177,11 +176,6 @@ class Expected(NamedTuple):
     fall: Tensor
     on_grid: Tensor
 
-    def halves(self) -> tuple["Expected", "Expected"]:
-        """What is expected of the first half of the rows, and of the second."""
-        first, second = zip(*(x.chunk(2) for x in self), strict=True)
-        return Expected(*first), Expected(*second)
-
 
 def expect(curve: Curve, score_std: Tensor, log_keys: Tensor) -> Expected:
     """`width`, and where the calibration expects the columns to be."""
@@ -228,8 +222,8 @@ class _Place(NamedTuple):
 def _place(score_std: Tensor) -> _Place:
     step = (score_std.clamp(min=1e-9) / SCORE_STD_MIN).log2() * STEPS_PER_DOUBLING
     on_grid = step.clamp(0, SCORE_STD_POINTS - 1)
-    # A NaN in q or k has no place. It shall be a NaN in the result, and not an index.
-    left = on_grid.nan_to_num(0).clamp(max=SCORE_STD_POINTS - 2).long()
+    # A NaN in q or k has no place: whatever integer it is, the share makes the result NaN.
+    left = on_grid.long().clamp(0, SCORE_STD_POINTS - 2)
     return _Place(step, on_grid, left, on_grid - left)
 
 
@@ -248,56 +242,3 @@ def _at_length(log_lengths: Tensor, values: Tensor, log_keys: Tensor) -> Tensor:
     share = ((log_keys - shorter) / (longer - shorter)).clamp(min=0)
     share = share.view(-1, *[1] * (values.dim() - 1))
     return torch.lerp(values.index_select(0, left), values.index_select(0, right), share)
-
-
-class Factors(NamedTuple):
-    """What LLN attention is called with.
-
-    Attributes:
-        alpha: `(rows, H)`.
-        beta: `(rows, H_kv)`.
-        key_shift: `(rows, H_kv, D)`, or None where keys are not centred.
-    """
-
-    alpha: Tensor
-    beta: Tensor
-    key_shift: Tensor | None
-
-
-@torch.no_grad()
-def factors_of(curve: Curve, statistics: Statistics, center_keys: bool) -> Factors:
-    """α and β along the curve, corrected as the statistics say."""
-    sigma = width(curve, statistics.score_var.sqrt(), statistics.log_keys)  # (rows, H)
-    return factors_per_width(statistics, center_keys).at(sigma * statistics.correction.exp())
-
-
-class FactorsPerWidth(NamedTuple):
-    """What σ̃ is multiplied by (Eq. 10): 1 / (√2 σ_q) `(rows, H)`, 1 / (√2 σ_k) `(rows, H_kv)`."""
-
-    alpha: Tensor
-    beta: Tensor
-    key_shift: Tensor | None
-
-    def at(self, sigma: Tensor) -> Factors:
-        """α and β for σ̃ `(rows, H)`.
-
-        Heads that share keys share β too: theirs is the root mean square over the group.
-        """
-        groups, shared = sigma.shape[1] // self.beta.shape[1], sigma
-        if groups > 1:
-            shared = sigma.square().unflatten(1, (-1, groups)).mean(2).sqrt()  # (rows, H_kv)
-        return Factors(sigma * self.alpha, shared * self.beta, self.key_shift)
-
-
-def factors_per_width(statistics: Statistics, center_keys: bool) -> FactorsPerWidth:
-    """By the variances of q and k; constant ones carry no information, and 0 attends evenly."""
-    variances = statistics.query_var, statistics.key_var
-    alpha, beta = ((2 * x).rsqrt().masked_fill(x == 0, 0) for x in variances)
-    return FactorsPerWidth(alpha, beta, statistics.key_mean if center_keys else None)
-
-
-def constant_factors(value: float, q: Tensor, k: Tensor) -> Factors:
-    """α = β = `value` for any sequence, in one row."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    alpha, beta = (torch.full((1, x.shape[1]), value, dtype=dtype, device=x.device) for x in (q, k))
-    return Factors(alpha, beta, None)

@@ -16,7 +16,7 @@ def naive(q, k, alpha, beta, shift):
     """Σ_c w_c H(B_c) in bits for one sequence and head, from the definition."""
     a = (alpha * q + (beta * (k - shift)).logsumexp(0)).softmax(-1)
     b = (beta * k).softmax(0)
-    columns = -(b * b.log2()).sum(0)
+    columns = -torch.special.xlogy(b, b).sum(0) / math.log(2)
     return (a.mean(0) * columns).sum()
 
 
@@ -26,8 +26,11 @@ def example(n=40, heads=4, kv_heads=2, dim=6, batch=2):
     return q, k, Factors(alpha, beta, torch.randn(batch, kv_heads, dim))
 
 
-def test_it_is_the_entropy_of_the_columns_that_rows_read():
+@pytest.mark.parametrize("scale", [1, 100])
+@pytest.mark.parametrize("offset", [0, -100, 1000])
+def test_it_is_the_entropy_of_the_columns_that_rows_read(scale, offset):
     q, k, found = example()
+    q, k, found = q.double(), (scale * k + offset).double(), Factors(*(x.double() for x in found))
     expected = [
         [
             naive(
@@ -41,7 +44,7 @@ def test_it_is_the_entropy_of_the_columns_that_rows_read():
         ]
         for b in range(2)
     ]
-    assert_close(column_entropy(q, k, found), torch.tensor(expected))
+    assert_close(column_entropy(q, k, found), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_padding_does_not_count():
